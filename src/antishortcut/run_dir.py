@@ -1,6 +1,7 @@
 """The run folder, the seam between training, evaluation and report: what is in it, and how it is written. No torch.
 
-run.json        settings, hash, execution, versions, checksums of your own networks' code; written once
+run.json        settings, hash, execution, versions, checksums of your own networks' code, how a student leads to its
+                teacher's classifier (of methods that reuse it); written once
 metrics.jsonl   a line per logged step and per evaluation; cut back to the resumed step
 result.json     written last; a folder that has it is finished
 scores/<set>.json, artifacts/, and the weights
@@ -21,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run, Settings
+from antishortcut.config.schema import ClassifierSettings
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, content, near_folder, refuse_links, remove_leftovers, sha256, text
 
@@ -62,18 +64,36 @@ class RunDir:
         self._unwritten = b""  # rows of the log that the disk did not take yet
 
     def begin(
-        self, run: Run, execution: dict[str, Any], versions: dict[str, str], code: Mapping[str, str] | None = None
+        self,
+        run: Run,
+        execution: dict[str, Any],
+        versions: dict[str, str],
+        code: Mapping[str, str] | None = None,
+        classifier: ClassifierSettings | None = None,
     ) -> None:
         """Write run.json, or check that the one there is of the same run."""
         if (self.path / "run.json").exists():
             self.check(run)
             return
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
-        write_json(self.path / "run.json", value | {"versions": versions, "code": dict(code or {}), "sum": _sum(value)})
+        value |= {"versions": versions, "code": dict(code or {}), "sum": _sum(value)}
+        reused = {} if classifier is None else {"classifier": classifier.model_dump(mode="json")}
+        write_json(self.path / "run.json", value | reused)
 
     def code(self) -> dict[str, str]:
         """Module → sha256 of its source when the run began; see `models.external.code_of`."""
         return read_json(self.path / "run.json").get("code") or {}
+
+    def classifier(self) -> ClassifierSettings | None:
+        """How the network leads to its teacher's classifier; None if it has its own."""
+        path = self.path / "run.json"
+        try:
+            value = read_json(path).get("classifier")
+            return None if value is None else ClassifierSettings.model_validate(value)
+        except (AttributeError, ValueError) as error:  # pydantic's among them
+            if isinstance(error, UserError):
+                raise
+            raise damaged(path, "classifier") from None
 
     def check(self, run: Run) -> None:
         """Raise if another run is here, naming the difference."""

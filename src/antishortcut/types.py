@@ -1,7 +1,9 @@
 """Types that every module shares: images, batches, features, and the Method and Task protocols."""
 # N images, B batch, C classes, D embedding, H × W pixels
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -97,6 +99,14 @@ class Features:
     embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
     aux: Tensor | None = None  # logits of an auxiliary head (B, C, h, w), only for the task's loss
+    last: Tensor | None = None  # the map (B, D, H, W) whose mean is the embedding, where there is one
+
+    def float32(self, taps: Collection[str] = ()) -> Features:
+        """The same in float32, with those maps that a method taps."""
+        stages = tuple(stage.float() for stage in self.stages) if "stages" in taps else ()
+        last = self.last.float() if "last" in taps and self.last is not None else None
+        aux = None if self.aux is None else self.aux.float()
+        return Features(self.logits.float(), self.embedding.float(), stages, aux, last)
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,9 @@ class Shape:
     embedding: int  # D
     stages: tuple[tuple[int, int, int], ...] = ()  # (C_i, H_i, W_i)
     maps: bool = False  # whether logits and embedding are maps
+    side: tuple[int, int] = (1, 1)  # of the map whose mean is the embedding; 1 × 1 where there is none
+    signed: bool = False  # whether that map, or else the embedding, has negative values
+    head: bool = True  # whether the logits are a linear layer of the embedding
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ class Method(Protocol):
     """
 
     roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …
-    taps: tuple[str, ...]  # what it needs besides logits and embedding: () or ("stages",)
+    taps: tuple[str, ...]  # what it needs besides logits and embedding: "stages", "last"
     task_weight: float  # weight of the task's own loss beside its terms
 
     def terms(
@@ -157,6 +170,14 @@ class TrainingView(Protocol):
     """A method that changes the student's outputs for task and terms, in training only."""
 
     def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
+
+
+@runtime_checkable
+class ReusesClassifier(Protocol):
+    """A method whose student ends in its teacher's classifier: that network is trained, evaluated, saved, exported."""
+
+    def deployed(self, student: nn.Module, head: nn.Linear) -> nn.Module:
+        """The student (a `models.Network`), before its first step, with a copy of its final teacher's classifier."""
 
 
 @runtime_checkable

@@ -1,19 +1,20 @@
 """What every method promises, checked for every member of the table: joining METHODS is enough to be tested here."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, Method, Sizes
+from antishortcut.training.trainer import deployed
+from antishortcut.types import Batch, Features, Method, ReusesClassifier, Shape, Sizes
 
 PAST_WARMUP = 1000.0
 PAIRS = {
@@ -25,7 +26,14 @@ PAIRS = {
 
 def float32(outputs: Features) -> Features:
     """As the loop hands teachers' features over, whatever they were computed in."""
-    return Features(outputs.logits.float(), outputs.embedding.float(), tuple(stage.float() for stage in outputs.stages))
+    return outputs.float32(("stages", "last"))
+
+
+def trained_shape(method: nn.Module, sizes: Sizes) -> Shape:
+    """Of the features that a method sees in training: of a student with its teacher's classifier they are as wide."""
+    if not isinstance(method, ReusesClassifier):
+        return sizes.student
+    return replace(sizes.student, embedding=sizes.teachers["final"].embedding)
 
 
 class Setting:
@@ -43,6 +51,7 @@ class Setting:
         labels = torch.arange(200) % 5
         groups = torch.arange(200) % 10
         self.method = METHODS[name](Sizes(5, 200, feature_shapes(self.student, 32), shapes, labels, groups), **options)
+        self.student = deployed(self.method, self.student, self.teachers.get("final"), 32)
         self.step = DistillationStep(self.student, self.method, Classification())
         index = torch.randperm(200)[:rows]
         self.batch = Batch(torch.rand(rows, 3, 32, 32), labels[index], index)
@@ -79,7 +88,11 @@ def test_terms_are_finite_scalars_and_their_gradient_reaches_student_and_heads_a
         assert (value.shape, value.dtype) == ((), torch.float32), key
         assert torch.isfinite(value), key
     torch.autograd.backward(torch.stack(list(terms.values())).sum())
+    reused = isinstance(setting.method, ReusesClassifier)
     for key, parameter in setting.step.named_parameters():
+        if reused and key.startswith("student.body.head."):
+            assert not parameter.requires_grad, key  # the teacher's classifier, which is not trained
+            continue
         assert parameter.grad is not None, key
         assert torch.isfinite(parameter.grad).all(), key
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in setting.student.parameters())
@@ -144,27 +157,32 @@ def test_a_method_resumes_bit_for_bit(name: str) -> None:
 def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> Features:
     """Random features in the shapes of a network."""
     shape = feature_shapes(network, 32)
-    built = [
-        torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)
-    ]
-    return Features(built[0], built[1], tuple(built[2:]))
+    sizes = ((5,), (shape.embedding,), *shape.stages, (shape.embedding, *shape.side))
+    built = [torch.randn(rows, *size, requires_grad=requires_grad) for size in sizes]
+    return rebuilt(built)
+
+
+def tensors_of(outputs: Features) -> list[Tensor]:
+    """Logits, embedding, stages, and the last map."""
+    assert outputs.last is not None
+    return [outputs.logits, outputs.embedding, *outputs.stages, outputs.last]
+
+
+def rebuilt(tensors: Sequence[Tensor]) -> Features:
+    logits, embedding, *stages, last = tensors
+    return Features(logits, embedding, tuple(stages), last=last)
 
 
 def scaled(outputs: Features, factor: float) -> Features:
     """Embedding and maps multiplied, as leaves that can hold a gradient."""
-    grown = [
-        (factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)
-    ]
-    return Features(outputs.logits, grown[0], tuple(grown[1:]))
+    logits, *rest = tensors_of(outputs)
+    return rebuilt([logits, *((factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in rest)])
 
 
 def first_row(outputs: Features) -> Features:
     """Every row as the first one."""
-    rows = [
-        x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)
-    ]
-    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
-    return Features(rows[0], rows[1], tuple(maps))
+    rows = tensors_of(outputs)
+    return rebuilt([x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in rows])
 
 
 TROUBLE = ["one row", "equal teachers", "equal rows", "zero features", "huge features", "tiny features", "one class"]
@@ -193,5 +211,5 @@ def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
             torch.autograd.backward(torch.stack(list(terms.values())).sum())
-            for tensor in (student.logits, student.embedding, *student.stages):
+            for tensor in tensors_of(student):
                 assert tensor.grad is None or torch.isfinite(tensor.grad).all()

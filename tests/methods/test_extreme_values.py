@@ -21,7 +21,7 @@ from antishortcut.training.checkpoint import Checkpoints
 from antishortcut.training.loss_meter import LossMeter, check_finite_weights
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import Features, Method, TrainingView
-from tests.methods.test_contract import Setting, odd_features
+from tests.methods.test_contract import Setting, odd_features, rebuilt, tensors_of
 
 LEARNERS = [name for name in METHODS if method_roles(name, method_options(name, {}))]
 BASES: list[tuple[Source, Select]] = [
@@ -42,10 +42,10 @@ def test_teacher_outputs_that_are_not_finite_are_one_line(name: str, value: floa
     student = odd_features(setting.student, B, requires_grad=True)
     teachers = {role: odd_features(network, B) for role, network in setting.teachers.items()}
     for role, outputs in teachers.items():
-        tensors = [each.clone() for each in (outputs.logits, outputs.embedding, *outputs.stages)]
+        tensors = [each.clone() for each in tensors_of(outputs)]
         for each in tensors:
             each.view(-1)[0] = value
-        broken = teachers | {role: Features(tensors[0], tensors[1], tuple(tensors[2:]))}
+        broken = teachers | {role: rebuilt(tensors)}
         view = setting.method.view(student, broken) if isinstance(setting.method, TrainingView) else student
 
         def step(view: Features = view, broken: dict[str, Features] = broken) -> None:

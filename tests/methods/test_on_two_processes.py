@@ -11,7 +11,7 @@ from torch import Tensor
 from antishortcut.methods import METHODS
 from antishortcut.training.step import gather_samples
 from antishortcut.types import Batch, Features
-from tests.methods.test_contract import PAST_WARMUP, Setting, odd_features
+from tests.methods.test_contract import PAST_WARMUP, Setting, odd_features, rebuilt, tensors_of
 from tests.processes import in_two
 
 ROWS = 8
@@ -24,10 +24,7 @@ def cut(rows: Tensor, rank: int | None) -> Tensor:
 
 
 def share(outputs: Features, rank: int | None, requires_grad: bool = False) -> Features:
-    pieces = [
-        cut(rows, rank).requires_grad_(requires_grad) for rows in (outputs.logits, outputs.embedding, *outputs.stages)
-    ]
-    return Features(pieces[0], pieces[1], tuple(pieces[2:]))
+    return rebuilt([cut(rows, rank).requires_grad_(requires_grad) for rows in tensors_of(outputs)])
 
 
 def examine(name: str, rank: int | None) -> Found:
@@ -49,7 +46,7 @@ def examine(name: str, rank: int | None) -> Found:
         for value in result.values():
             dist.all_reduce(value)
             value /= 2
-    for place, rows in enumerate((student.logits, student.embedding, *student.stages)):
+    for place, rows in enumerate(tensors_of(student)):
         if rows.grad is not None:  # rows here: what reaches this process, which DDP divides by the number of processes
             pieces = [rows.grad / 2, rows.grad / 2] if rank is not None else [rows.grad]
             if rank is not None:

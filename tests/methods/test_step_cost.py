@@ -19,6 +19,7 @@ from antishortcut.tasks import Classification
 from antishortcut.training.loss_meter import LossMeter
 from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
+from tests.methods.test_contract import trained_shape
 
 CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0
 STUDENT = Shape(48, ((4, 8, 8), (4, 8, 8), (8, 4, 4), (16, 4, 4)))  # wider than the largest batch: the same branches
@@ -79,12 +80,15 @@ def features(shape: Shape, rows: int, requires_grad: bool = False) -> Features:
     return Features(built[0], built[1], tuple(built[2:]))
 
 
+def sizes_of(roles: Sequence[str]) -> Sizes:
+    number = torch.arange(EXAMPLES)
+    shapes = dict.fromkeys(roles, TEACHER)
+    return Sizes(CLASSES, EXAMPLES, STUDENT, shapes, number % CLASSES, number % (2 * CLASSES))
+
+
 def method_of(name: str, **options: Any) -> nn.Module:
     settings = method_options(name, options)
-    shapes = dict.fromkeys(method_roles(name, settings), TEACHER)
-    labels = torch.arange(EXAMPLES) % CLASSES
-    groups = torch.arange(EXAMPLES) % (2 * CLASSES)
-    return METHODS[name](Sizes(CLASSES, EXAMPLES, STUDENT, shapes, labels, groups), **settings)
+    return METHODS[name](sizes_of(method_roles(name, settings)), **settings)
 
 
 class Given(nn.Module):
@@ -101,12 +105,12 @@ class Given(nn.Module):
 def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -> Watching:
     """The operations of the last of so many steps: from features to their gradients, and to the sums of the log."""
     torch.manual_seed(rows)
-    meter, watching = LossMeter(), Watching()
+    meter, watching, shape = LossMeter(), Watching(), trained_shape(method, sizes_of(cast(Method, method).roles))
     for _ in range(steps):
         with torch.device(device):
             index = torch.randperm(EXAMPLES)[:rows]
             batch = Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
-            student = Given(features(STUDENT, rows, requires_grad=True))
+            student = Given(features(shape, rows, requires_grad=True))
             teachers = {role: features(TEACHER, rows) for role in cast(Method, method).roles}
         step = DistillationStep(student, method, Classification())
         watching = Watching()

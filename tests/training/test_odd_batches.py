@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, build_method, method_options, method_roles
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
+from tests.methods.test_contract import trained_shape
 
 STUDENT = Shape(6, ((3, 8, 8), (4, 8, 8), (5, 4, 4), (6, 2, 2)))
 TEACHERS = {
@@ -54,7 +55,7 @@ def test_finite_or_a_clear_error(
         assert classes == 1  # nothing else may be refused
         return
     index = torch.randperm(20)[:rows]
-    student = features(STUDENT, classes, rows, kinds[0], scale, grad=True)
+    student = features(trained_shape(method, sizes), classes, rows, kinds[0], scale, grad=True)
     teachers = {role: features(TEACHERS[teacher], classes, rows, kinds[1], scale) for role in roles}
     batch = Batch(torch.zeros(rows, 3, 8, 8), torch.full((rows,), int(labels[index[0]])), index)  # one class of several
     with warnings.catch_warnings():

@@ -35,7 +35,8 @@ from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.fabric import build_fabric, resolve_execution
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Sizes, StrongView, Task
+from antishortcut.training.trainer import deployed
+from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, ReusesClassifier, Sizes, StrongView, Task
 
 WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
@@ -66,12 +67,15 @@ class TimedMethod:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         """networks: the teachers by role, with different weights, or there would be no eigenspace."""
-        self.student, self.autocast, self.task = student, autocast, task or Classification()
+        self.autocast, self.task = autocast, task or Classification()
         shapes = {role: feature_shapes(network, size.side) for role, network in networks.items()}
         labels = None if self.task.dense else _labels(size)
         count = self.task.num_samples(size.images)
         sizes = Sizes(size.classes, count, feature_shapes(student, size.side), shapes, labels, groups=labels)
         self.method = build_method(name, sizes, options).to(next(student.parameters()).device)
+        if isinstance(self.method, ReusesClassifier):
+            student = deployed(self.method, cast(Network, student), networks["final"], size.side)
+        self.student = student
         self.teachers = {role: self.computed(network) for role, network in networks.items()}
         self.step = DistillationStep(student, self.method, self.task)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -84,12 +88,11 @@ class TimedMethod:
 
     def computed(self, network: nn.Module) -> Teacher:
         """A teacher that computes its outputs every time."""
-        stages = "stages" in cast(Method, self.method).taps
+        taps = cast(Method, self.method).taps
 
         def teacher(batch: Batch) -> Features:
             outputs: Features = network(batch.image)
-            maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
-            return Features(outputs.logits.float(), outputs.embedding.float(), maps)
+            return outputs.float32(taps)
 
         return teacher
 

@@ -1,7 +1,7 @@
 """The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
 
-Every level is tried in a short pilot and scored on the validation split: on all of its images, and on those that T_early
-gets wrong, which stand for images on which the shortcut lies. Test images are never looked at.
+Every level is tried in a short pilot and scored on the validation split: on all of its images, and on those that
+T_early gets wrong, which stand for images on which the shortcut lies. Test images are never looked at.
 """
 # N images, C classes
 
@@ -104,7 +104,7 @@ def compare(outputs: Mapping[str, Tensor], early: Tensor, label: Tensor, budget:
 
 
 def best(pilots: Sequence[Pilot]) -> str:
-    """Of the levels that the budget allows, the one with most right answers where T_early is wrong; the milder of two."""
+    """Of the levels that the budget allows, the one most often right where T_early is wrong."""
     return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
@@ -149,7 +149,5 @@ def _reason(pilots: Sequence[Pilot], level: str, budget: float, images: int) -> 
         + ("" if one.allowed else " (costs too much)")
         for one in pilots
     ]
-    return (
-        f"level {level} for a budget of {budget:g}, from pilots on {images:,} validation images, all / those T_early gets "
-        f"wrong: {', '.join(rows)}"
-    )
+    where = f"pilots on {images:,} validation images, all / those T_early gets wrong"
+    return f"level {level} for a budget of {budget:g}, from {where}: {', '.join(rows)}"

@@ -11,6 +11,7 @@ from antishortcut.export.model_card import Teacher, find_teacher, model_card
 from antishortcut.export.verify import OpenedRun, check, open_run
 from antishortcut.fileio import atomic_dir, expanded, recover_dir
 from antishortcut.models import feature_shapes
+from antishortcut.models.reused_classifier import reused
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import DataSplits
 
@@ -63,9 +64,11 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
     sides = ["height", "width"] if opened.maps else list(opened.images.shape[2:])
     widths = {"logits": opened.classes, "embedding": feature_shapes(network, opened.side).embedding}
     after = ["rows", "columns"] if opened.maps else []
+    classifier = reused(network)
     return {
         "model": run.model.name,
         "options": run.model.build_options,
+        "teachers_classifier": None if classifier is None else classifier.model_dump(mode="json"),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "classes": opened.classes,
         "names": list(opened.names) or None,

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.export.verify import SMALLEST, Exported, ExportModule, OpenedRun, as_tuple, library_errors
-from antishortcut.models import FeatureExtractor, build, load_weights
+from antishortcut.models import FeatureExtractor, build, load_weights, reuse_classifier
+from antishortcut.models.reused_classifier import reused
 from antishortcut.teachers.trajectory import cpu_tensors
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # modules of antishortcut[export], by format
@@ -92,24 +93,32 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
     with library_errors(f"safetensors does not save {opened.run.model.name}", "nothing was written"):
         data = save(cpu_tensors(_bare(opened)), metadata={"format": "pt"})
     (place / "model.safetensors").write_bytes(data)  # the library's own writer hides errors of the disk
-    model = opened.run.model
-    network = build(model.name, opened.classes, image_size=opened.side, **model.build_options).eval()
-    load_weights(network, place / "model.safetensors")
+    model, classifier = opened.run.model, reused(opened.network)
+    network = build(model.name, opened.classes, image_size=opened.side, **model.build_options)
     options = "".join(f", {key}={json.dumps(value)}" for key, value in model.build_options.items())
+    recipe = {"name": model.name, **model.build_options, "weights": "model.safetensors"}
+    load = [
+        "from antishortcut.models import build, load_weights",
+        f"student = build({json.dumps(model.name)}, {opened.classes}, image_size={opened.side}{options}).eval()",
+    ]
+    if classifier is not None:
+        network, recipe = reuse_classifier(network, opened.classes, classifier), {}  # a recipe's has its own classifier
+        load += [
+            "from antishortcut.config.schema import ClassifierSettings",
+            "from antishortcut.models import reuse_classifier",
+            f"student = reuse_classifier(student, {opened.classes}, {classifier!r}).eval()",
+        ]
+    load_weights(network.eval(), place / "model.safetensors")
     return WrittenModel(
         run=lambda image: [network(image).logits],
-        load=(
-            "from antishortcut.models import build, load_weights",
-            f"student = build({json.dumps(model.name)}, {opened.classes}, image_size={opened.side}{options}).eval()",
-            'load_weights(student, "model.safetensors")',
-        ),
+        load=(*load, 'load_weights(student, "model.safetensors")'),
         use=(
             "import torch",
             f"logits = student(torch.rand(1, 3, {opened.side}, {opened.side})).logits  # yours: RGB in [0, 1]",
         ),
         library="antishortcut",
         preprocessing="inside the network these lines make; weights loaded otherwise want mean and std applied first",
-        recipe={"name": model.name, **model.build_options, "weights": "model.safetensors"},
+        recipe=recipe,
     )
 
 
@@ -118,6 +127,8 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     name, network = opened.run.model.name, opened.network
     if not name.startswith("timm:"):
         raise UserError(f"{name} is not a timm model, so timm cannot load it: --to onnx, torch or safetensors will do")
+    if reused(network) is not None:
+        raise UserError(f"{name} ends in its teacher's classifier here, so timm cannot load it: use another --to")
     if embedding:
         raise UserError("--embedding is for onnx and torch; with timm, use forward_features and forward_head")
     import timm

@@ -21,6 +21,10 @@ COST = "cost"  # the evaluation of latency
 Scores = Mapping[str, Mapping[str, Any]]
 CardScore = tuple[str, str, float, Any, str]
 KINDS = {"miou": "mean_iou"}  # as the Hub calls metrics
+REUSED = (
+    "its teacher's, used at inference: the student's last map → projector → mean → the teacher's linear layer, frozen; "
+    "projector and classifier are part of this network and of its parameters"
+)
 HEAD = ("set", "score", "value", "images", "source")  # of a CardScore
 
 
@@ -59,6 +63,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
     scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
     begun = f" and the weights it started from ({model.name})" if model.pretrained or model.weights else ""
+    begun += " and its teacher, whose classifier is among them" if record["teachers_classifier"] else ""
     limits = [
         f"It gives {'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows.",
         "The scores hold for images like those of the sets they name, and for this run: another seed gives others.",
@@ -120,6 +125,7 @@ def _facts(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None
     start = ", from pretrained weights" * run.model.pretrained + ", from your own weights" * bool(run.model.weights)
     facts = {
         "network": f"{run.model.name}, {record['parameters']:,} parameters",
+        **({"classifier": REUSED} if record["teachers_classifier"] else {}),
         "input": f"RGB in [0, 1], {record['type']}, {_shape(record['input']['image'])}{crop}",
         "preprocessing": f"{record['preprocessing']}; mean {record['mean']}, std {record['std']}{resize}",
         "output": "; ".join(f"{name} {_shape(shape)}" for name, shape in record["output"].items()) + upsample,

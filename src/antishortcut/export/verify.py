@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import ModelSettings, Run
+from antishortcut.config.recipe import Run
 from antishortcut.data import Loader, order
 from antishortcut.data.datasets import DATASETS, IN_MEMORY
 from antishortcut.data.loader import MARGIN
@@ -19,7 +19,7 @@ from antishortcut.errors import UserError, first_line, plural
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.trajectory import Trajectory, build_model, build_saved
+from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.types import DataSplits, ImageSet
 
 TOLERANCE = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
@@ -84,7 +84,7 @@ def open_run(folder: RunDir, sets: DataSplits | None, state: str = "final") -> O
         raise UserError(f"{folder.path} is a student, which has its final state only; --state is for teachers")
     known = DATASETS[run.data.name].size if run.data.name in DATASETS else None
     side = sets.image_size if sets else run.data.image_size or (known.side if known else DEFAULT_SIDE)
-    classes = len(sets.classes) if sets else _count_classes(run.model.without_weights(), weights, side)
+    classes = len(sets.classes) if sets else _count_classes(folder, weights, side)
     network = build_saved(folder, classes, side)
     load_checked(network, weights, path)
     network.requires_grad_(False).eval()
@@ -95,9 +95,9 @@ def open_run(folder: RunDir, sets: DataSplits | None, state: str = "final") -> O
     return OpenedRun(folder, run, state, network, classes, names, side, maps, margin, images, source)
 
 
-def _count_classes(model: ModelSettings, weights: dict[str, Tensor], side: int) -> int:
+def _count_classes(folder: RunDir, weights: dict[str, Tensor], side: int) -> int:
     """From the weights whose shape differs from that of a network for two classes."""
-    two = build_model(model, 2, side).state_dict()
+    two = build_saved(folder, 2, side).state_dict()
     heads = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
     counts = {len(weight) if weight.ndim else 0 for weight in heads}
     if len(counts) > 1 or 0 in counts:

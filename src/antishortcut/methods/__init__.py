@@ -32,8 +32,10 @@ from antishortcut.methods.residual import ResidualKD
 from antishortcut.methods.reviewkd import ReviewKD
 from antishortcut.methods.reweight import Reweight
 from antishortcut.methods.rkd import RKD
+from antishortcut.methods.simkd import SimKD
 from antishortcut.methods.snapshot import Snapshot
 from antishortcut.methods.sp import SP
+from antishortcut.methods.transplant import Transplant
 from antishortcut.methods.ufd import UFD
 from antishortcut.methods.vid import VID
 from antishortcut.types import Method, Shape, Sizes
@@ -66,12 +68,14 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "crd": CRD,
     "crd+kd": partial(CRD, kd=1.0),
     "crd-queue": partial(CRD, memory="queue", negatives=4096),
+    "simkd": SimKD,
     "ckptkd": CkptKD,
     "snapshot": Snapshot,
     "jtt+kd": partial(Reweight, scheme="jtt"),
     "lff+kd": partial(Reweight, scheme="lff"),
     "groupdro+kd": GroupDRO,
     "dfr+kd": DFR,
+    "transplant": Transplant,
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),

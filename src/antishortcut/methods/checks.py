@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antishortcut.config.schema import WIDEST
 from antishortcut.errors import UserError
 from antishortcut.types import Sizes
 
@@ -121,6 +122,21 @@ def check_groups(sizes: Sizes) -> Tensor:
             "needs groups: images with an attribute besides their class, as in cues, groups:PATH or shortcut:SET"
         )
     return sizes.groups
+
+
+def check_classifier(sizes: Sizes) -> None:
+    """The teacher's classifier must be one linear layer of its embedding, which a student can end in."""
+    teacher = sizes.teachers["final"]
+    if sizes.student.maps or teacher.maps:
+        raise ValueError("needs networks with one embedding for every image, not for every pixel")
+    if not teacher.head:
+        raise ValueError(
+            "ends the student in the teacher's classifier, so the teacher's logits must be one linear layer of its "
+            "embedding, and they are not; take a method that needs none, like kd"
+        )
+    widest = max(sizes.student.embedding, teacher.embedding)
+    if widest > WIDEST:
+        raise ValueError(f"an embedding is {widest:,} wide; its projector takes at most {WIDEST:,}")
 
 
 def check_stages(sizes: Sizes, **stage: int) -> None:

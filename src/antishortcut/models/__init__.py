@@ -2,7 +2,17 @@
 
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.registry import NAMES, build, describe
+from antishortcut.models.reused_classifier import reuse_classifier
 from antishortcut.models.weights import load_weights
 from antishortcut.models.wrapper import Network, feature_shapes
 
-__all__ = ["NAMES", "Network", "FeatureExtractor", "build", "describe", "load_weights", "feature_shapes"]
+__all__ = [
+    "NAMES",
+    "Network",
+    "FeatureExtractor",
+    "build",
+    "describe",
+    "load_weights",
+    "feature_shapes",
+    "reuse_classifier",
+]

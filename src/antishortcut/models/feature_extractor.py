@@ -24,6 +24,7 @@ LOGITS = ("logits", "out", "pred", "prediction", "output", "scores")  # usual na
 EXPECTED = "expected float logits (batch, classes) or maps of them (batch, classes, h, w), alone, first or as 'logits'"
 BLOCKS = 4  # stages of a plain transformer
 PREFIX = 16  # class and register tokens, at most
+SAME = 1e-4  # of the largest value: means that are taken in another order
 
 
 class Call(NamedTuple):
@@ -51,6 +52,7 @@ class Layout(NamedTuple):
     stages: tuple[Stage, ...]
     embedding: Stage | None  # the module that was named as the embedding
     maps: bool  # whether logits and embedding are maps
+    last: Stage | None = None  # the map whose mean is the embedding
 
 
 class FeatureExtractor(nn.Module):
@@ -109,7 +111,7 @@ class FeatureExtractor(nn.Module):
         if self._layout is None:
             self._layout = self._find(x[:2])
         layout = self._layout
-        sources = [*layout.heads, *layout.stages, *([] if layout.embedding is None else [layout.embedding])]
+        sources = [*layout.heads, *layout.stages, *filter(None, (layout.embedding, layout.last))]
         with recorded(self.module, dict.fromkeys(source.path for source in sources)) as calls:
             output = self.module(x)
         head = calls[layout.heads[0].path].output if len(layout.heads) == 1 else None
@@ -122,7 +124,10 @@ class FeatureExtractor(nn.Module):
         else:
             stages = ()  # stochastic depth skipped one
         embedding = self._embedding(layout, calls, output, x)
-        return Features(logits if layout.maps else logits.flatten(1), embedding, stages, aux)
+        last = output.last if isinstance(output, Features) and layout.embedding is None else None
+        if layout.last is not None and layout.last.path in calls:
+            last = to_map(calls[layout.last.path].output, layout.last, x)
+        return Features(logits if layout.maps else logits.flatten(1), embedding, stages, aux, last)
 
     def _embedding(self, layout: Layout, calls: Mapping[str, Call], output: Any, x: Tensor) -> Tensor:
         """(B, D), or (B, D, h, w) where the logits are maps."""
@@ -177,7 +182,10 @@ class FeatureExtractor(nn.Module):
             stages = find_stages(self.module, calls, heads, x)
         maps = logits.ndim == 4 and logits.shape[2:] != (1, 1)
         inputs = () if returned else tuple(head_input(self.module, path, calls[path].input) for path in heads)
-        return Layout(inputs, stages, embedding, maps)
+        layout = Layout(inputs, stages, embedding, maps)
+        if maps or x.is_meta or isinstance(output, Features):
+            return layout
+        return layout._replace(last=find_last(calls, heads, self._embedding(layout, calls, output, x), x))
 
 
 @contextmanager
@@ -318,6 +326,20 @@ def find_stages(module: nn.Module, calls: Mapping[str, Call], heads: Sequence[st
         count = min(BLOCKS, len(blocks))
         return tuple(blocks[len(blocks) * (i + 1) // count - 1] for i in range(count))
     return tuple(sorted(last.values(), key=lambda stage: math.prod(stage.side), reverse=True))
+
+
+def find_last(calls: Mapping[str, Call], heads: Sequence[str], embedding: Tensor, x: Tensor) -> Stage | None:
+    """The last map before the heads whose mean over its locations is the embedding (B, D); None if there is none."""
+    paths, scale = list(calls), embedding.abs().max()
+    end = min((paths.index(path) for path in heads), default=len(paths))
+    for path in reversed(paths[:end]):
+        stage = as_stage(path, calls[path].output, x)
+        if stage is None or min(stage.side) < 2:
+            continue
+        mean = to_map(calls[path].output, stage, x).mean(dim=(2, 3))  # (B, channels)
+        if mean.shape == embedding.shape and scale > 0 and (mean - embedding).abs().max() <= SAME * scale:
+            return stage
+    return None
 
 
 def narrowing_maps(module: nn.Module, stages: Iterable[Stage]) -> list[Stage]:

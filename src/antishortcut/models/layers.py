@@ -81,4 +81,4 @@ def init_head(head: nn.Linear, std: float | None = None) -> None:
 def classify(last: Tensor, head: nn.Linear, stages: Sequence[Tensor]) -> Features:
     """Global average pool of the last map (B, D, H, W), then the linear classifier."""
     embedding = last.mean(dim=(2, 3))  # (B, D)
-    return Features(head(embedding), embedding, tuple(stages))
+    return Features(head(embedding), embedding, tuple(stages), last=last)

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError, first_line
 from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
+from antishortcut.models.reused_classifier import ReusedClassifier
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
 COUNTER = "n_averaged"  # beside the keys of torch.optim.swa_utils.AveragedModel, which begin with module.
 # parts of a DeepLab that may start fresh; the last layers, as wide as there are classes, apart from what is before them
+REUSED = {"trunk", "projector", "head"}  # of a ReusedClassifier
 HEADS = ("classifier.4.", "classifier.", "aux_classifier.4.", "aux_classifier.")
 
 State = Mapping[str, Tensor]
@@ -49,6 +51,9 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
     else:
         advice = "; name the network they were saved from"
         own = target.state_dict()
+        words = {key.removeprefix("body.").partition(".")[0] for key in state}
+        if words >= REUSED and not isinstance(body, ReusedClassifier):
+            advice = "; they are of a student that ends in its teacher's classifier: to learn from it, use --via"
         state = _aligned(own, state, path)
         rest, left = _without_classifier(own, state, body.heads if isinstance(body, FeatureExtractor) else ("head",))
         if left and start:

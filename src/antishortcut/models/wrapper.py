@@ -13,6 +13,7 @@ from antishortcut.types import Features, Shape
 
 Colour = Sequence[float]  # one number a channel
 
+ROUNDING = 0.02  # of the largest logit, what bfloat16 may change
 CIFAR_MEAN, CIFAR_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 
 
@@ -59,5 +60,17 @@ def feature_shapes(network: nn.Module, image_size: int) -> Shape:
     image = torch.zeros(2, 3, image_size, image_size, device=weight.device)
     with silent(network):
         features: Features = network(image)
+        head = _is_linear(features, getattr(network, "head", None))
     stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)
-    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4)
+    read = features.embedding if features.last is None else features.last
+    side = (1, 1) if features.last is None else (int(read.shape[2]), int(read.shape[3]))
+    signed = not read.is_meta and bool((read < 0).any())
+    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4, side, signed, head)
+
+
+def _is_linear(features: Features, head: object) -> bool:
+    """Whether the logits are what the head makes of the embedding, in any precision."""
+    embedding, logits = features.embedding, features.logits
+    if not isinstance(head, nn.Linear) or embedding.shape[1:] != (head.in_features,) or embedding.is_meta:
+        return False
+    return not bool((head(embedding) - logits).abs().max() > ROUNDING * logits.abs().max())  # NaN is another problem

@@ -40,6 +40,11 @@ class Student(Scores):
     curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
     parameters: float | None
+    reuses_classifier: bool = False  # whether it ends in its teacher's, behind a projector
+
+    @property
+    def network(self) -> str:
+        return f"{self.run.model.name} + its teacher's classifier" if self.reuses_classifier else self.run.model.name
 
 
 @dataclass(frozen=True)
@@ -222,5 +227,6 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
         curve=reader.curve(rows, result["set"], metric),
         terms=reader.terms(rows, run.epochs or reader.last_logged(rows, "epoch") or 1.0),  # iterations log epochs too
         parameters=number(result.get("parameters")),
+        reuses_classifier=folder.classifier() is not None,
         **vars(scores),
     )

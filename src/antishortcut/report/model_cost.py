@@ -71,12 +71,12 @@ def size_table(runs: Collected) -> SizeTable | None:
     groups: dict[tuple[str | None, str | None], dict[str, list[Student]]] = {}  # teacher, machine → network → students
     for one in students:  # those not measured stand with those that are
         machine = one.machine or machines.get(one.run.teacher)
-        groups.setdefault((one.run.teacher, machine), {}).setdefault(one.run.model.name, []).append(one)
+        groups.setdefault((one.run.teacher, machine), {}).setdefault(one.network, []).append(one)
     rows: list[SizeRow] = []
     for (hash_, machine), networks in groups.items():
         teacher = runs.teacher_runs.get(hash_ or "")
         everyone = [one for group in networks.values() for one in group]
-        base = _row(teacher.run.model.name if teacher else str(hash_), "teacher", machine, everyone, teacher, None)
+        base = _row(teacher.network if teacher else str(hash_), "teacher", machine, everyone, teacher, None)
         rows += [base] if base.parameters is not None else []
         rows += [_row(name, "student", machine, group, group[0], base.parameters) for name, group in networks.items()]
     return SizeTable(rows) if rows else None

@@ -72,13 +72,18 @@ class FrozenModel(nn.Module):
         if form.precision != "float32" and isinstance(head, nn.Linear | nn.Conv2d):
             body.head = _Float32Layer(head)
 
+    @property
+    def head(self) -> nn.Linear | None:
+        """As of the network."""
+        head = getattr(self.network.body, "head", None)
+        return cast(nn.Linear, head.layer) if isinstance(head, _Float32Layer) else self.network.head
+
     @torch.no_grad()
     def forward(self, image: Tensor) -> Features:
         reduced = self.form.precision != "float32"
         with torch.autocast(image.device.type, DTYPES[self.form.precision] if reduced else None, enabled=reduced):
             outputs = self._forward(image)
-        aux = None if outputs.aux is None else outputs.aux.float()
-        return Features(outputs.logits.float(), outputs.embedding.float(), outputs.stages, aux)
+        return replace(outputs, logits=outputs.logits.float(), embedding=outputs.embedding.float())
 
     def _forward(self, image: Tensor) -> Features:
         if not self.form.compiled or image.shape != self.shape:
@@ -167,6 +172,8 @@ def _same_outputs(one: Network, other: Network, image: Tensor) -> bool:
     first, second = one(image), other(image)
     pairs = [(first.logits, second.logits), (first.embedding, second.embedding)]
     pairs += list(zip(first.stages, second.stages, strict=True))
+    if first.last is not None and second.last is not None:
+        pairs.append((first.last, second.last))
     return all(float((a - b).abs().max()) <= MAX_FUSION_ERROR * float(a.std() + 1e-12) for a, b in pairs)
 
 

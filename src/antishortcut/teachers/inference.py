@@ -2,7 +2,7 @@
 # B batch, C classes, D embedding
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ class TeacherOutputs:
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
-        self.roles, self.stages, self.dense = method.roles, "stages" in method.taps, task.dense
+        self.roles, self.taps, self.dense = method.roles, method.taps, task.dense
         self.strong_view = isinstance(method, StrongView)
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
@@ -42,11 +42,11 @@ class TeacherOutputs:
     def __call__(self, batch: Batch, epoch: int = 0) -> Mapping[str, Features]:
         """{"final": Features, "early": Features, …}: each role's outputs for a batch of this epoch."""
         if self.cache is None:
-            return self.compute(batch.image, self.stages)
+            return self.compute(batch.image, self.taps)
         return self.cache.features(batch, self.view(epoch))
 
-    def compute(self, image: Tensor, stages: bool = False) -> dict[str, Features]:
-        return self.teachers.features(self.roles, image, stages)
+    def compute(self, image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:
+        return self.teachers.features(self.roles, image, taps)
 
     def prepare(self, data: DataSplits, loader: Loader, steps: int, resumed: bool, micro_batches: int) -> None:
         """Choose precision, cache and compilation for a training of so many steps."""
@@ -92,7 +92,7 @@ class TeacherOutputs:
                 "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
             )
         drawn = loader.balanced_groups is not None  # an image is in several batches, and its last bits depend on them
-        if not requested or mixes or drawn or self.dense or self.stages or self.strong_view:  # vectors alone are cached
+        if not requested or mixes or drawn or self.dense or self.taps or self.strong_view:  # vectors alone are cached
             self._uncached = "feature maps are not cached"
             if drawn or self.strong_view:
                 self._uncached = "images are drawn with replacement" if drawn else "strong views are new in every epoch"

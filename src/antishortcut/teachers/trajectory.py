@@ -10,7 +10,7 @@ import hashlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import ModelSettings, Run
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
-from antishortcut.models import Network, build, feature_shapes, load_weights
+from antishortcut.models import Network, build, feature_shapes, load_weights, reuse_classifier
 from antishortcut.models.external import code_of
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
@@ -49,7 +49,9 @@ def build_model(model: ModelSettings, classes: int, image_size: int) -> Network:
 def build_saved(folder: RunDir, classes: int, image_size: int) -> Network:
     """The network of a run folder, still without its weights; warns if its code has changed since."""
     warn_of_changed_code(folder)
-    return build_model(folder.read()[0].model.without_weights(), classes, image_size)
+    network = build_model(folder.read()[0].model.without_weights(), classes, image_size)
+    classifier = folder.classifier()
+    return network if classifier is None else reuse_classifier(network, classes, classifier)
 
 
 def warn_of_changed_code(folder: RunDir) -> None:
@@ -245,13 +247,12 @@ class Teachers:
         return {role: feature_shapes(self.network(role), self.image_size) for role in self.run.roles}
 
     @torch.no_grad()
-    def features(self, roles: Iterable[str], image: Tensor, stages: bool = False) -> dict[str, Features]:
+    def features(self, roles: Iterable[str], image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:
         """Each role's outputs for raw images, in float32."""
         result = {}
         for role in roles:
             outputs = self._frozen[role](image) if role in self._frozen else self.network(role)(image)
-            maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
-            result[role] = Features(outputs.logits.float(), outputs.embedding.float(), maps)
+            result[role] = outputs.float32(taps)
         return result
 
     def use(self, frozen: dict[str, FrozenModel]) -> None:

@@ -23,7 +23,7 @@ from antishortcut.teachers.selection import select_state
 from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_changed_code
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
-from antishortcut.training.trainer import build_objective, train
+from antishortcut.training.trainer import build_objective, deployed, train
 from antishortcut.types import DataSplits
 
 
@@ -259,11 +259,12 @@ def _check(
     classes, size = len(data.classes), data.image_size
     names = (recipe.student.name, *between)
     student, *_ = [build_model(recipe.student.model_copy(update={"name": name}), classes, size) for name in names]
-    shapes = {}
+    shapes, teacher = {}, None
     if roles:
         teacher = build_model(recipe.teacher.without_weights(), classes, size)
         shapes = dict.fromkeys(roles, feature_shapes(teacher, size))
-    build_objective(recipe, method, settings, data, student, shapes)
+    _, module = build_objective(recipe, method, settings, data, student, shapes)
+    deployed(module, student, teacher, size)
     if recipe.teacher.final is not None:
         states = [label for state in imported_states(recipe.teacher) for label in state.labels]
         advice = 'teacher.early takes a weights file too, or "rewind", which makes one (the paper: no better than KD)'

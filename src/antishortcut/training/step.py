@@ -27,7 +27,7 @@ class DistillationStep(nn.Module):
         outputs = self.student(batch.image)
         _check_outputs(outputs, method)
         with torch.autocast(batch.image.device.type, enabled=False):  # losses in float32: τ = 0.07 magnifies rounding
-            student = _float32(outputs, stages="stages" in method.taps)
+            student = outputs.float32(method.taps)
             if isinstance(method, TrainingView):
                 student = method.view(student, teachers)
             weight = method.task_weight * self._process_weight(batch)
@@ -57,12 +57,6 @@ def gather_samples(student: Features, teachers: Mapping[str, Features], batch: B
 
 def _gathered(outputs: Features) -> Features:
     return replace(outputs, logits=gather(outputs.logits), embedding=gather(outputs.embedding))
-
-
-def _float32(outputs: Features, stages: bool) -> Features:
-    aux = None if outputs.aux is None else outputs.aux.float()
-    maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
-    return Features(outputs.logits.float(), outputs.embedding.float(), maps, aux)
 
 
 class OpaqueBatch:

@@ -29,18 +29,27 @@ from antishortcut.distributed import (
     report_lost_peers,
     single_process,
 )
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, first_line
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
+from antishortcut.models.reused_classifier import reused
 from antishortcut.models.user_models import check_single_image
 from antishortcut.models.weights import load_checked
 from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, check_networks, method_sizes
 from antishortcut.teachers.inference import TeacherOutputs
-from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, check_code, save_weights, snapshot_steps
+from antishortcut.teachers.trajectory import (
+    Teachers,
+    Trajectory,
+    build_model,
+    build_saved,
+    check_code,
+    save_weights,
+    snapshot_steps,
+)
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
 from antishortcut.training.loggers import Loggers, check_loggers
@@ -58,6 +67,7 @@ from antishortcut.types import (
     Finishes,
     Method,
     Prepares,
+    ReusesClassifier,
     Shape,
     StrongView,
     Task,
@@ -82,7 +92,7 @@ def train(
             check_loggers(execution.log)
             trainer = Trainer(run, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
-                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code)
+                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code, reused(trainer.student))
             fabric.barrier()
             trainer.fit(quiet)
         except UserError as error:
@@ -115,11 +125,28 @@ def build_objective(
     return task, module
 
 
+def deployed(method: nn.Module, student: Network, teacher: nn.Module | None, image_size: int) -> Network:
+    """What is trained, evaluated and saved: the student, or, if the method wants it, with its teacher's classifier."""
+    head = getattr(teacher, "head", None)
+    if (
+        not isinstance(method, ReusesClassifier) or head is None or reused(student) is not None
+    ):  # one that rewinds has it
+        return student
+    network = cast(Network, method.deployed(student, head))
+    try:
+        feature_shapes(network, image_size)
+    except Exception as error:  # of a network of your own, which may want its own number of classes
+        raise UserError(f"the student does not run without its own classifier: {first_line(error)}") from error
+    return network
+
+
 def _build_student(run: Run, teachers: Teachers) -> Network:
     """The student before its first step; one that rewinds starts from its teacher's weights."""
     rewinds = run.kind == "rewind"
-    model = run.model.without_weights() if rewinds else run.model
-    student = build_model(model, teachers.classes, teachers.image_size)
+    if rewinds:
+        student = build_saved(teachers.state("final")[0], teachers.classes, teachers.image_size)
+    else:
+        student = build_model(run.model, teachers.classes, teachers.image_size)
     if not any(weight.requires_grad for weight in student.parameters()):
         raise UserError(f"{run.model.name} has no trainable weights; set requires_grad = True on some of them")
     if rewinds:
@@ -143,6 +170,8 @@ class Trainer:
         if resumed and not execution.force:
             check_code(run_dir, self.code)
         self.task, self.method = build_objective(run, run.method, run.options, data, self.student, shapes)
+        teacher = teachers.network("final") if "final" in run.roles else None
+        self.student = deployed(self.method, self.student, teacher, data.image_size)
 
         self.loader = self._loader("train")
         self.steps_per_epoch = len(self.loader)
