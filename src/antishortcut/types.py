@@ -181,6 +181,13 @@ class ReusesClassifier(Protocol):
 
 
 @runtime_checkable
+class Notes(Protocol):
+    """A method that has something to say before training, as what it leaves out."""
+
+    note: str
+
+
+@runtime_checkable
 class NoMixup(Protocol):
     """A method that cannot learn from mixed images, which have two labels and no index of their own."""
 

@@ -198,7 +198,7 @@ def test_hints_are_those_of_fitnets_and_networks_without_maps_go_without() -> No
     torch.manual_seed(0)
     method = Contrast(both, hint=100.0)
     torch.manual_seed(0)
-    alone = FitNets(both)
+    alone = FitNets(both, hint=-2)
     assert method.taps == ("stages",)
     assert method.note == ""
     images = [torch.randn(6, 4, 4, 4) for _ in range(8)]

@@ -42,6 +42,7 @@ projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
 VIA = "A network between teacher and student (TAKD), repeated."
+BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
 
 def demo(
@@ -178,6 +179,10 @@ def distill(
     name: Annotated[str | None, Option(help="Name of the run [default: the method's].")] = None,
     via: Annotated[list[str] | None, Option(help=VIA, autocompletion=options.models)] = None,
     generations: Annotated[int, Option(min=1, help="Born-Again: each student teaches the next.")] = 1,
+    budget: Annotated[float | None, Option(help=BUDGET)] = None,
+    frontier: Annotated[
+        bool, Option("--frontier", help="Train every level of the dial; the report draws them.")
+    ] = False,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: options.DownloadOption = False,
@@ -212,6 +217,10 @@ def distill(
     if planned:
         _estimate(settings, session, suite, method, seed)
     chain: dict[str, Any] = {"via": via or (), "generations": generations}
+    if via is None and generations == 1:
+        settings = _dialled(settings, session, method, seed, suite, budget, frontier, Path(recipe) if planned else None)
+    elif budget is not None or frontier:
+        raise UserError("--budget and --frontier are for a student of its teacher; leave --via and --generations out")
     run = distill_recipe(settings, session, method=method, seed=seed, suite=suite, name=name, **chain)
     if planned:
         _score(run, session, execution["device"])
@@ -219,6 +228,40 @@ def distill(
     _show_result(folder, f"{run.name} on {run.data.name}", {"run": str(folder.path), "hash": run.hash}, as_json)
     if planned and not as_json:
         _say_next(run, session, Path(recipe))
+
+
+def _dialled(
+    recipe: Recipe,
+    session: Session,
+    method: str,
+    seed: int,
+    suite: str,
+    budget: float | None,
+    frontier: bool,
+    planned: Path | None,
+) -> Recipe:
+    """The recipe with the settings that the dial chose, unless it has its own; a planned one is written anew."""
+    from antishortcut.experiments import dial
+    from antishortcut.training.pipeline import distill as distill_recipe
+
+    if not dial.is_open(recipe, method):
+        if budget is not None or frontier:
+            own = f"{', '.join(dial.KEYS)} are set by hand" if method == dial.METHOD else f"{method} has no dial"
+            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {own}")
+        return recipe
+    choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
+    session.say(choice.why)
+    if frontier:
+        session.reuse = True  # the chosen level is one of these
+        for level, values in dial.LEVELS.items():
+            name = f"{method}-{level}"
+            distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=name, options=values)
+    if planned is not None and first_process():
+        text = dial.written(planned.read_text(encoding="utf-8"), choice)
+        with atomic_write(planned) as file:
+            file.write(text.encode())
+        session.say(f"written into {planned}")
+    return dial.applied(recipe, choice)
 
 
 def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool) -> None:

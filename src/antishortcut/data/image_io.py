@@ -165,8 +165,8 @@ def painted(images: ImageSet) -> ImageSet:
     """With the planted shortcut, if there is one, painted over the pixels."""
     if images.painter is None:
         return images
-    chunks = zip(images.image.split(PAINTED), images.cues["planted"].split(PAINTED), strict=True)
-    image = torch.cat([images.painter(*chunk) for chunk in chunks])
+    rows = [slice(start, start + PAINTED) for start in range(0, len(images), PAINTED)]
+    image = torch.cat([images.painter(images.image[row], images.cues["planted"][row]) for row in rows])
     return replace(images, image=image, painter=None)
 
 

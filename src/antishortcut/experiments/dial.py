@@ -5,6 +5,7 @@ T_early gets wrong, which stand for images on which the shortcut lies. Test imag
 """
 # N images, C classes
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,24 @@ class Choice:
     pilots: tuple[Pilot, ...] = ()
 
 
-def is_open(recipe: Recipe, method: str, options: Mapping[str, Value]) -> bool:
+def is_open(recipe: Recipe, method: str) -> bool:
     """Whether the settings are left to the dial: it is the method's, and nobody set one of its keys."""
-    return method == METHOD and not any(key in recipe.methods.get(method, {}) or key in options for key in KEYS)
+    return method == METHOD and not any(key in recipe.methods.get(method, {}) for key in KEYS)
+
+
+def applied(recipe: Recipe, choice: Choice) -> Recipe:
+    """The recipe with what was chosen."""
+    own = dict(recipe.methods.get(METHOD, {})) | choice.options
+    return recipe.model_copy(update={"methods": dict(recipe.methods) | {METHOD: own}})
+
+
+def written(text: str, choice: Choice) -> str:
+    """The text of a recipe with what was chosen, and why, in the method's section."""
+    head = f'[methods."{METHOD}"]'
+    lines = [head, f"# {choice.why}", *(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())]
+    if head in text:
+        return text.replace(head, "\n".join(lines), 1)
+    return text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
 
 
 def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: float = 0.0) -> Choice:

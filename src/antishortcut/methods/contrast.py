@@ -67,8 +67,8 @@ class Contrast(nn.Module):
 
     strength: λ. guard: λ of each image is lowered until the target names its label, where T_final does. floor: of
     log p_E. reference: "early", or "uniform", the control that only sharpens.
-    hint above 0 adds FitNets' regression of the teacher's map of a stage, 0 being the stem; networks without maps go
-    without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    hint above 0 adds FitNets' regression of the teacher's map of a stage, −1 being the deepest; networks without maps
+    go without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
     standardise: as in KD, of the target and the student.
     """
 
@@ -84,7 +84,7 @@ class Contrast(nn.Module):
         temperature: float = 4.0,
         reference: str = "early",
         hint: float = 0.0,
-        hint_stage: int = 2,
+        hint_stage: int = -2,
         tc: float = 0.0,
         tc_temperature: float = 0.07,
         queue: int = 4096,
@@ -104,9 +104,10 @@ class Contrast(nn.Module):
                 *widths, tc=tc, ss=0.0, temperature=tc_temperature, queue=queue, warmup=warmup, examples=sizes.examples
             )
             check_widths(sizes, self.roles)
-        stages = sizes.student.stages and sizes.teachers["final"].stages
+        stages = min(len(sizes.student.stages), len(sizes.teachers["final"].stages))
         self.note = "no feature maps in both networks: it goes without hints" if hint != 0 and not stages else ""
-        self.hints = FitNets(sizes, weight=hint, hint=hint_stage) if hint != 0 and stages else None
+        stage = -1 if stages == 1 else hint_stage
+        self.hints = FitNets(sizes, weight=hint, hint=stage) if hint != 0 and stages else None
         self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
         if guard:
             self.no_mixup = "its guard goes by the one true class"
@@ -116,9 +117,10 @@ class Contrast(nn.Module):
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        early, strength = teachers["early"].logits if self.reference == "early" else None, self.strength
+        early = teachers["early"].logits if self.reference == "early" else None
+        strength: float | Tensor = self.strength
         if self.guard and early is not None:
-            strength = guarded_strength(final.logits, early, batch.label, strength, self.floor)  # (B, 1)
+            strength = guarded_strength(final.logits, early, batch.label, self.strength, self.floor)  # (B, 1)
         target = contrast_logits(final.logits, early, strength, self.floor)  # (B, C)
         rows = student.logits
         if self.standardise:

@@ -124,7 +124,8 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     ]
     warmup = round(METHOD_WARMUP * length, 2)
     lines.append(RecipeLine("methods.asd.warmup", warmup, f"{unit} in which its losses rise: the paper's share"))
-    return with_overrides([*lines, RecipeLine("methods.contrast+tc.warmup", warmup)], overrides)
+    lines += [RecipeLine(f"methods.{method}.warmup", warmup) for method in ("contrast+tc", "contrast+hint")]
+    return with_overrides(lines, overrides)
 
 
 def with_overrides(lines: list[RecipeLine], overrides: Mapping[str, Any]) -> list[RecipeLine]:

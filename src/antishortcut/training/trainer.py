@@ -66,6 +66,7 @@ from antishortcut.types import (
     DataSplits,
     Finishes,
     Method,
+    Notes,
     Prepares,
     ReusesClassifier,
     Shape,
@@ -220,8 +221,9 @@ class Trainer:
             if self.done:
                 progress.say(f"resuming from step {self.done} of {self.total_steps}")
             self.teachers.begin(progress.say)
-            if self.message:
-                progress.say(self.message)
+            for message in (self.message, self.method.note if isinstance(self.method, Notes) else ""):
+                if message:
+                    progress.say(message)
             if self.done == 0 and 0 in self.snapshot_steps:  # the untrained network
                 self._evaluate()
             while self.done < self.total_steps:

@@ -1,0 +1,118 @@
+"""The dial: what it may choose by, what it writes down, and a whole choice on a few images."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from antishortcut.config.recipe import load_recipe, recipe_from
+from antishortcut.errors import UserError
+from antishortcut.experiments import dial
+from antishortcut.experiments.dial import KEYS, LEVELS, METHOD, Choice, Pilot, best, choose, compare, written
+from antishortcut.methods import method_options
+from antishortcut.run_dir import RunDir
+from antishortcut.training.pipeline import Session
+from tests.conftest import Ended
+
+FEW = ["data.options.count=150", "data.options.test_count=20", "data.val_fraction=0.2", "epochs=2", "teacher.epochs=2"]
+FEW += ["teacher.name=cnn-2-8", "student.name=cnn-2-8", "optim.batch=32", "teacher.keep=[15]"]
+
+
+def answers(right: list[int], label: torch.Tensor) -> torch.Tensor:
+    """Logits of two classes that are right where a 1 stands."""
+    guess = torch.where(torch.tensor(right).bool(), label, 1 - label)
+    return torch.nn.functional.one_hot(guess, 2).float()
+
+
+def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
+    for options in LEVELS.values():
+        assert tuple(options) == KEYS
+        assert method_options(METHOD, options)["strength"] == options["strength"]
+    first = next(iter(LEVELS.values()))
+    assert not any(first.values())
+
+
+def test_losses_are_counted_image_by_image() -> None:
+    """100 images, T_early wrong on the last ten. Plain is right on 90; another loses two of them and gains eight."""
+    label = torch.zeros(100, dtype=torch.long)
+    early = answers([1] * 90 + [0] * 10, label)
+    outputs = {
+        "plain": answers([1] * 90 + [0] * 10, label),
+        "gains": answers([0] * 2 + [1] * 88 + [1] * 8 + [0] * 2, label),
+        "costs": answers([0] * 30 + [1] * 60 + [1] * 10, label),
+    }
+    plain, gains, costs = compare(outputs, early, label, budget=0.0)
+    assert (plain.accuracy, plain.hard, plain.loss, plain.error, plain.allowed) == (0.9, 0.0, 0.0, 0.0, True)
+    assert gains.loss == pytest.approx(-0.06)
+    assert gains.hard == pytest.approx(0.8)
+    spread = torch.tensor([1.0] * 2 + [0.0] * 90 + [-1.0] * 8, dtype=torch.float64)
+    assert gains.error == pytest.approx(float(spread.std(correction=0)) / 10)
+    assert not costs.allowed
+    assert best([plain, gains, costs]) == "gains"
+    assert compare(outputs, early, label, budget=0.2)[2].allowed
+    assert best(compare(outputs, early, label, budget=0.2)) == "costs"
+
+
+def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
+    same = [Pilot(level, 0.9, 0.5, 0.0, 0.0, True) for level in "abc"]
+    assert best(same) == "a"
+    assert best([Pilot(level, 0.9, None, 0.0, 0.0, True) for level in "abc"]) == "a"
+
+
+def test_a_choice_is_written_into_the_recipe() -> None:
+    choice = Choice("mild", LEVELS["mild"], "because")
+    for source in ("cues", "P1"):
+        text = Path(dial.__file__).parents[1].joinpath("config/recipes", f"{source}.toml").read_text()
+        recipe = recipe_from(written(text, choice), Path("recipe.toml"))
+        assert recipe == dial.applied(load_recipe(source), choice)
+        assert dial.is_open(load_recipe(source), METHOD)
+        assert not dial.is_open(recipe, METHOD)
+        assert not dial.is_open(load_recipe(source), "kd")
+
+
+def test_a_choice_on_few_images(session: Session) -> None:
+    """Pilots are ordinary runs, a quarter as long, of the same teacher; a second choice trains nothing."""
+    recipe = load_recipe("cues", [*FEW, "epochs=4"])
+    choice = choose(recipe, session, seed=1, suite="s", budget=0.5)
+    assert choice.options == LEVELS[choice.level]
+    assert [one.level for one in choice.pilots] == list(LEVELS)
+    runs = [RunDir(session.runs / "s-pilots" / f"{level}-s1") for level in LEVELS]
+    assert {run.read()[0].epochs for run in runs} == {1}
+    assert len(list((session.runs / "teachers").iterdir())) == 1
+    times = [run.path.stat().st_mtime_ns for run in runs]
+    assert choose(recipe, session, seed=1, suite="s", budget=0.5) == choice
+    assert [run.path.stat().st_mtime_ns for run in runs] == times
+
+
+def test_without_a_validation_split_signs_decide(session: Session) -> None:
+    choice = choose(load_recipe("cues", [*FEW, "data.val_fraction=0"]), session, seed=1, suite="s")
+    assert choice.pilots == ()
+    assert "no validation split" in choice.why
+    assert not (session.runs / "s-pilots").exists()
+
+
+def test_budget_and_frontier_on_the_command_line(tmp_path: Path, ended: Ended) -> None:
+    settings = [word for text in FEW for word in ("--set", text)]
+    words = ("distill", "cues", "--method", METHOD, *settings, "--runs", tmp_path / "runs", "--budget", 0.5)
+    out, _, code = ended(*words, "--frontier", "--json")
+    assert code == 0
+    run = RunDir(Path(json.loads(out)["run"]))
+    names = {folder.name for folder in run.path.parent.iterdir()}
+    assert names >= {f"{METHOD}-s1", *(f"{METHOD}-{level}-s1" for level in LEVELS)}
+    chosen = run.read()[0].options
+    assert {key: chosen[key] for key in KEYS} in LEVELS.values()
+    for wrong, message in (
+        (("--method", "kd", "--budget", "0.1"), "kd has no dial"),
+        (("--method", METHOD, "--budget", "0.1", "--set", "method.hint=3"), "are set by hand"),
+        (("--method", METHOD, "--budget", "2"), "from 0 to below 1"),
+        (("--method", METHOD, "--budget", "0.1", "--generations", "2"), "leave --via and --generations out"),
+    ):
+        _, error, code = ended("distill", "cues", *settings, "--runs", tmp_path / "runs", *wrong)
+        assert code == 2
+        assert message in error
+
+
+def test_a_budget_is_a_share(session: Session) -> None:
+    with pytest.raises(UserError, match="from 0 to below 1"):
+        choose(load_recipe("cues", FEW), session, seed=1, suite="s", budget=1.0)
