@@ -113,7 +113,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
         "weights.pt": (saved(weights), read_weights),
         "weights.safetensors": (save(weights), read_weights),
         "encoder.pt": (b"", lambda path: reference(path, path)),
-        "train": (cifar, lambda path: layouts._cifar_split(path)),
+        "train": (cifar, lambda path: layouts._cifar_split(path, "fine_labels")),
         "images.npy": (array("(2, 8, 8, 3)", b"\0" * 384), read_images),
         "labels.npy": (array("(2,)", b"\0\1"), lambda path: read_labels(path, 10)),
         "image.png": (picture.getvalue(), lambda path: read(path, at_least=8)),

@@ -177,7 +177,7 @@ def test_the_guard_agrees_with_the_loop_and_keeps_right_answers(strength: float,
     final, early = 2 * normal(20, 5, seed=seed), 4 * normal(20, 5, seed=seed + 1)
     label = torch.arange(20) % 5
     each = guarded_strength(final, early, label, strength, floor)
-    close(each[:, 0], double(slow_guarded(final, early, label.tolist(), strength, floor)))
+    close(each.T, double([slow_guarded(final, early, label.tolist(), strength, floor)]))
     right = final.argmax(dim=1) == label
     target = contrast_logits(final, early, each, floor)
     margin = target.gather(1, label[:, None]) - target

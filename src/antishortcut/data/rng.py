@@ -16,7 +16,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 # Streams keep the draws of one image apart; the numbers are part of every recorded result, so they never change.
 ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
 AGREES, OTHER, ACROSS, DOWN = range(20, 24)  # of planted shortcuts; 8 is of mixup
-GROUP, MEMBER = 12, 13  # of balanced draws
+GROUP, MEMBER = 24, 25  # of balanced draws; 9 to 15 are of strong views
 
 
 def mix(*keys: ArrayLike) -> Words:
