@@ -114,6 +114,15 @@ class RunDir:
             remove_leftovers(self.path)
             yield
 
+    def entries(self) -> set[Path]:
+        """All that is in the folder, besides the lock."""
+        return set(self.path.glob("*")) - {self.path / ".lock"}
+
+    def remove_since(self, before: set[Path]) -> None:
+        """Remove what was not among these entries; the whole folder, if there were none."""
+        for path in set(self.path.glob("*")) - before if before else [self.path]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     @property
     def checkpoints(self) -> list[Path]:
         """Saved states of a running training, oldest first."""
