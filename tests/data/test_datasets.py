@@ -17,6 +17,7 @@ from PIL import Image
 from antishortcut.data import DATASETS, image_io, open_sets, readers, splits
 from antishortcut.data.datasets import Dataset
 from antishortcut.data.image_io import CACHE, fit, read
+from antishortcut.data.inspect import look
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
@@ -271,7 +272,26 @@ def test_real_cifar100_agrees_with_torchvision() -> None:
 def test_sixteen_bit_images(tmp_path: Path) -> None:
     wide = np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)
     Image.fromarray(wide).save(tmp_path / "x.png")
-    assert np.array_equal(np.asarray(read(tmp_path / "x.png"))[..., 0], wide >> 8)
+    (tmp_path / "x.pgm").write_bytes(b"P5 16 16 65535\n" + wide.byteswap().tobytes())
+    Image.fromarray(wide).save(tmp_path / "x.tif")
+    for name in ("x.png", "x.pgm", "x.tif"):
+        assert np.array_equal(np.asarray(read(tmp_path / name))[..., 0], wide >> 8)
+
+
+@pytest.mark.parametrize("values", [(np.float32, 0, 0.5, 1), (np.int32, 0, 100, 255), (np.int32, 0, 10**6, -1)])
+def test_grey_values_without_a_fixed_range_are_refused_and_listed(tmp_path: Path, values: tuple[Any, ...]) -> None:
+    """As 16 bits they would be black, or white."""
+    folder = make_folder(tmp_path)
+    path = folder / "train" / "ape" / "x.tif"
+    Image.fromarray(np.tile(np.array(values[1:], values[0]), (8, 3))).save(path)
+    refused(
+        rf"image {path} \(grey values of 32 bits .* convert it to 8 or 16 bits\)",
+        f"folder:{folder}",
+        None,
+        image_size=16,
+    )
+    (facts,) = look(FileSet((path,), torch.zeros(1)))  # what asd check lists
+    assert "convert it to 8 or 16 bits" in facts.wrong
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 24), st.sampled_from([1.0, 256 / 224]))
