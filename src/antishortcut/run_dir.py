@@ -100,11 +100,19 @@ class RunDir:
             raise UserError(f'{path}: damaged or edited (wrong checksum); restore it, or if you edited it remove "sum"')
         return run, execution
 
+    def check_place(self) -> None:
+        """Raise if the folder cannot be written: a file stands in its place, or something in it is a link."""
+        place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
+        if not place.is_dir():
+            raise UserError(f"{place} is no folder, but the run goes there; move it, or use another --name, --suite or --runs")
+        if place == self.path:
+            refuse_links(place)
+
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """One process at a time, by a file lock that ends with its process. wait: for the other one, else InUse."""
+        self.check_place()
         self.path.mkdir(parents=True, exist_ok=True)
-        refuse_links(self.path)
         lock = FileLock(self.path / ".lock")
         try:
             held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)

@@ -32,6 +32,21 @@ def test_training_refuses_links(recipe: Recipe, session: Session, tmp_path: Path
     assert exists or not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize("name", ["s", "s/kd-s1", "s/kd-s1/resume"])
+def test_a_place_that_cannot_be_written_is_refused_before_a_teacher_is_trained(
+    recipe: Recipe, session: Session, tmp_path: Path, name: str
+) -> None:
+    path = session.runs / name
+    path.parent.mkdir(parents=True)
+    if name.endswith("resume"):
+        path.symlink_to(tmp_path)
+    else:
+        path.write_text("mine")
+    with pytest.raises(UserError, match=rf"{path} is (no folder, but the run goes there; move it|a link)"):
+        distill(recipe, session, method="kd", seed=1, suite="s")
+    assert not (session.runs / "teachers").exists()
+
+
 def test_scores_cache_and_figures_refuse_links(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     folder, elsewhere = RunDir(run.folder(session.runs)), tmp_path / "elsewhere"

@@ -215,6 +215,8 @@ def distill(
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
+    if not run_dir.finished:
+        run_dir.check_place()
     if not RunDir(teacher.folder(session.runs)).finished:
         _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
     run = teach(recipe, session) if roles else teacher
