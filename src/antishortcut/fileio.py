@@ -114,7 +114,7 @@ def content(path: str | Path, most: int | None = TEXT) -> bytes:
 
 def text(path: str | Path, most: int = TEXT) -> str:
     """The text of a plain file; what is not UTF-8 is a UnicodeDecodeError, a ValueError."""
-    return content(path, most).decode("utf-8")
+    return content(path, most).decode("utf-8-sig")  # Windows puts a mark first
 
 
 def sha256(path: str | Path) -> str:

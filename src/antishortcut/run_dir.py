@@ -104,7 +104,8 @@ class RunDir:
         """Raise if the folder cannot be written: a file stands in its place, or something in it is a link."""
         place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
         if not place.is_dir():
-            raise UserError(f"{place} is no folder, but the run goes there; move it, or use another --name, --suite or --runs")
+            advice = "move it, or use another --name, --suite or --runs"
+            raise UserError(f"{place} is no folder, but the run goes there; {advice}")
         if place == self.path:
             refuse_links(place)
 
