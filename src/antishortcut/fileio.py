@@ -69,7 +69,8 @@ def refuse_links(folder: Path, *names: str) -> None:
 def atomic_dir(path: Path) -> Iterator[Path]:
     """A new folder that replaces `path` when the block ends; after an error `path` is as it was.
 
-    It is written beside `path` as `.name.new`. The folder that is replaced is `.name.old` between two renames.
+    It is written beside `path` as `.name.antishortcut-new`, a name that nobody else gives. The folder that is replaced
+    is `.name.antishortcut-old` between two renames.
     """
     path = path.absolute()
     new, old = _beside(path)
@@ -100,7 +101,7 @@ def recover_dir(path: Path) -> None:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+    return path.with_name(f".{path.name}.antishortcut-new"), path.with_name(f".{path.name}.antishortcut-old")
 
 
 def content(path: str | Path, most: int | None = TEXT) -> bytes:
@@ -113,7 +114,7 @@ def content(path: str | Path, most: int | None = TEXT) -> bytes:
 
 def text(path: str | Path, most: int = TEXT) -> str:
     """The text of a plain file; what is not UTF-8 is a UnicodeDecodeError, a ValueError."""
-    return content(path, most).decode("utf-8")
+    return content(path, most).decode("utf-8-sig")  # Windows puts a mark first
 
 
 def sha256(path: str | Path) -> str:

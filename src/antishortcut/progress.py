@@ -6,12 +6,13 @@ import atexit
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from antishortcut.errors import printable
+from antishortcut.errors import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,6 +82,17 @@ class ProgressBar:
             target = self.bar.console if self.bar is not None else console()
             with suppress(OSError):
                 target.print(printable(f"{self.title}: {text}"), markup=False)
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Warnings as notes of one line, without the source line that gave them."""
+    original = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"Note: {one_line(str(message))}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original
 
 
 @contextmanager

@@ -120,11 +120,20 @@ class RunDir:
             raise UserError(f'{path}: damaged or edited (wrong checksum); restore it, or if you edited it remove "sum"')
         return run, execution
 
+    def check_place(self) -> None:
+        """Raise if the folder cannot be written: a file stands in its place, or something in it is a link."""
+        place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
+        if not place.is_dir():
+            advice = "move it, or use another --name, --suite or --runs"
+            raise UserError(f"{place} is no folder, but the run goes there; {advice}")
+        if place == self.path:
+            refuse_links(place)
+
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """One process at a time, by a file lock that ends with its process. wait: for the other one, else InUse."""
+        self.check_place()
         self.path.mkdir(parents=True, exist_ok=True)
-        refuse_links(self.path)
         lock = FileLock(self.path / ".lock")
         try:
             held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
@@ -133,6 +142,15 @@ class RunDir:
         with held:
             remove_leftovers(self.path)
             yield
+
+    def entries(self) -> set[Path]:
+        """All that is in the folder, besides the lock."""
+        return set(self.path.glob("*")) - {self.path / ".lock"}
+
+    def remove_since(self, before: set[Path]) -> None:
+        """Remove what was not among these entries; the whole folder, if there were none."""
+        for path in set(self.path.glob("*")) - before if before else [self.path]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @property
     def checkpoints(self) -> list[Path]:

@@ -87,6 +87,7 @@ def test_init_writes_a_recipe_once(here: Path) -> None:
         (["teach", "P2", "--data-root", "nowhere"], "nowhere"),
         (["teach", "cues", "--set", "teacher.name=resnet"], "resnet"),
         (["teach", "cues", "--set", "data.options.rho=7"], "rho"),
+        (["distill", "cues", "--method", "ce", "--generations", "100000"], "Invalid value for '--generations'"),
         (["evaluate", "nothing"], "not a run folder"),
         (["report", "nothing"], "nothing"),
         (["rewind", "nothing"], "not a run folder"),

@@ -52,3 +52,9 @@ def test_the_template_of_asd_init_shows_the_defaults(tmp_path: Path) -> None:
     full = load_recipe(str(path))
     assert (full.optim, full.teacher) == (plain.optim, plain.teacher)
     assert method_options("asd", full.methods["asd"]) == method_options("asd", {})
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tiny: Path) -> None:
+    plain = load_recipe(str(tiny))
+    tiny.write_bytes(b"\xef\xbb\xbf" + tiny.read_bytes())
+    assert load_recipe(str(tiny)) == plain

@@ -17,10 +17,12 @@ from PIL import Image
 from antishortcut.data import DATASETS, image_io, open_sets, readers, splits
 from antishortcut.data.datasets import Dataset
 from antishortcut.data.image_io import CACHE, fit, read
+from antishortcut.data.inspect import look
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
-from tests.data.official import in_memory, make_cifar, make_folder, make_tiny, picture, real, refused
+from tests.data.official import in_memory, make_cifar, make_folder, make_masked, make_tiny, picture, real, refused
+from tests.data.test_groups import make_birds
 
 
 def test_missing_data_name_the_folder_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +267,32 @@ def test_real_cifar100_agrees_with_torchvision() -> None:
     assert test.label.tolist() == reference.targets
     assert np.array_equal(test.image.permute(0, 2, 3, 1).numpy(), reference.data)
     assert in_memory(sets.train).label.bincount().tolist() == [500] * 100
-    assert sets.fingerprint == "4c093b7dfd7a68a0"  # the official release, on any machine
+    assert sets.fingerprint == "c37c625f25dbbb4c"  # the official release, on any machine
 
 
 def test_sixteen_bit_images(tmp_path: Path) -> None:
     wide = np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)
     Image.fromarray(wide).save(tmp_path / "x.png")
-    assert np.array_equal(np.asarray(read(tmp_path / "x.png"))[..., 0], wide >> 8)
+    (tmp_path / "x.pgm").write_bytes(b"P5 16 16 65535\n" + wide.byteswap().tobytes())
+    Image.fromarray(wide).save(tmp_path / "x.tif")
+    for name in ("x.png", "x.pgm", "x.tif"):
+        assert np.array_equal(np.asarray(read(tmp_path / name))[..., 0], wide >> 8)
+
+
+@pytest.mark.parametrize("values", [(np.float32, 0, 0.5, 1), (np.int32, 0, 100, 255), (np.int32, 0, 10**6, -1)])
+def test_grey_values_without_a_fixed_range_are_refused_and_listed(tmp_path: Path, values: tuple[Any, ...]) -> None:
+    """As 16 bits they would be black, or white."""
+    folder = make_folder(tmp_path)
+    path = folder / "train" / "ape" / "x.tif"
+    Image.fromarray(np.tile(np.array(values[1:], values[0]), (8, 3))).save(path)
+    refused(
+        rf"image {path} \(grey values of 32 bits .* convert it to 8 or 16 bits\)",
+        f"folder:{folder}",
+        None,
+        image_size=16,
+    )
+    (facts,) = look(FileSet((path,), torch.zeros(1)))  # what asd check lists
+    assert "convert it to 8 or 16 bits" in facts.wrong
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 24), st.sampled_from([1.0, 256 / 224]))
@@ -409,6 +430,21 @@ def test_fingerprints(tmp_path: Path) -> None:
     content["fine_labels"][0] = 1
     (here / readers.CIFAR / "test").write_bytes(pickle.dumps(content, 2))
     assert open_sets("cifar100", here).fingerprint != plain
+
+
+def test_fingerprints_notice_exchanged_class_names(tmp_path: Path) -> None:
+    make_cifar(tmp_path)
+    masked, birds = make_masked(tmp_path / "masked"), make_birds(tmp_path / "birds")
+    meta = tmp_path / readers.CIFAR / "meta"
+    content = pickle.loads(meta.read_bytes())
+    marks = []
+    for order in (1, -1):
+        (masked / "classes.txt").write_text("\n".join(["ground", "cat", "dog"][::order]))
+        (birds / "classes.txt").write_text("\n".join(["land", "water"][::order]))
+        meta.write_bytes(pickle.dumps({"fine_label_names": content["fine_label_names"][::order]}, 2))
+        names = ("cifar100", f"folder:{masked}", f"groups:{birds}")
+        marks += [open_sets(name, tmp_path).fingerprint for name in names]
+    assert len(set(marks)) == 6
 
 
 def test_fingerprint_of_files_does_not_depend_on_their_folder(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_rename_that_fails_brings_the_old_export_back(
     replace = os.replace
 
     def fail(source: Path, target: Path) -> None:
-        if Path(source).name == ".s.new":
+        if Path(source).name == ".s.antishortcut-new":
             raise OSError(errno.EIO, "Input/output error")
         replace(source, target)
 
@@ -95,6 +95,25 @@ def test_a_rename_that_fails_brings_the_old_export_back(
         export(student, FORM, None, out=place, force=True)
     assert names(place) == {"README.md", "export.json", "model.pt2"}
     assert names(tmp_path) == {"s"}
+
+
+def test_folders_that_look_like_leftovers_are_not_touched(student: RunDir, tmp_path: Path) -> None:
+    mine = [tmp_path / name / "notes.txt" for name in (".s.old", ".s.new")]
+    for path in mine:
+        path.parent.mkdir()
+        path.write_text("mine")
+    export(student, FORM, None, out=tmp_path / "s")
+    export(student, FORM, None, out=tmp_path / "s", force=True)
+    assert names(tmp_path) == {"s", ".s.old", ".s.new"}
+    assert all(path.exists() for path in mine)
+
+
+def test_an_export_that_is_refused_recovers_nothing(student: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("mine")
+    (tmp_path / ".s.antishortcut-new").mkdir()
+    with pytest.raises(UserError, match="is a file"):
+        export(student, FORM, None, out=tmp_path / "s")
+    assert names(tmp_path) == {"s", ".s.antishortcut-new"}
 
 
 def test_a_file_in_place_of_the_folder_is_one_line(student: RunDir, tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_settings_are_bounded(override: str) -> None:
         load_recipe("cues", [override])
 
 
+@pytest.mark.parametrize(
+    "override", ["epochs=true", "optim.batch=true", "optim.lr=false", "teacher.epochs=true", "data.options.rho=true"]
+)
+def test_true_is_no_number(override: str) -> None:
+    key, _, value = override.partition("=")
+    with pytest.raises(UserError, match=rf"{key}: wants a number, not {value}$"):
+        load_recipe("cues", [override])
+    load_recipe("cues", ["student.pretrained=true", "optim.nesterov=false", "optim.batch=1e2"])
+
+
 @pytest.mark.parametrize("name", ["threads", "workers", "devices", "nodes", "micro_batches"])
 def test_processes_and_threads_are_bounded(name: str) -> None:
     with pytest.raises(ValidationError, match="less than or equal to"):

@@ -8,6 +8,7 @@ from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
+from antishortcut.export import export
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill, teach
@@ -31,6 +32,21 @@ def test_training_refuses_links(recipe: Recipe, session: Session, tmp_path: Path
     assert exists or not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize("name", ["s", "s/kd-s1", "s/kd-s1/resume"])
+def test_a_place_that_cannot_be_written_is_refused_before_a_teacher_is_trained(
+    recipe: Recipe, session: Session, tmp_path: Path, name: str
+) -> None:
+    path = session.runs / name
+    path.parent.mkdir(parents=True)
+    if name.endswith("resume"):
+        path.symlink_to(tmp_path)
+    else:
+        path.write_text("mine")
+    with pytest.raises(UserError, match=rf"{path} is (no folder, but the run goes there; move it|a link)"):
+        distill(recipe, session, method="kd", seed=1, suite="s")
+    assert not (session.runs / "teachers").exists()
+
+
 def test_scores_cache_and_figures_refuse_links(recipe: Recipe, session: Session, tmp_path: Path) -> None:
     run = distill(recipe, session, method="kd", seed=1, suite="s")
     folder, elsewhere = RunDir(run.folder(session.runs)), tmp_path / "elsewhere"
@@ -48,6 +64,18 @@ def test_scores_cache_and_figures_refuse_links(recipe: Recipe, session: Session,
     with pytest.raises(UserError, match="cache is a link"):
         distill(recipe, session, method="kd", seed=2, suite="s")
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("name", ["export", "export/safetensors"])
+@pytest.mark.parametrize("exists", [True, False], ids=["a folder", "dangling"])
+def test_an_export_refuses_links(recipe: Recipe, session: Session, tmp_path: Path, name: str, exists: bool) -> None:
+    run = distill(recipe, session, method="ce", seed=1, suite="s")
+    folder, elsewhere = RunDir(run.folder(session.runs)), tmp_path / "elsewhere"
+    linked(folder.path / name, elsewhere, exists)
+    with pytest.raises(UserError, match=rf"ce-s1/{name} is a link; nothing is written through links"):
+        export(folder, "safetensors", None)
+    assert not exists or not list(elsewhere.iterdir())
+    assert exists or not elsewhere.exists()
 
 
 def test_a_copy_of_a_finished_run_refuses_links(recipe: Recipe, session: Session, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`package.module:factory`: what a factory may take and return, and what is said when somebody's code fails."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -315,6 +316,12 @@ def test_a_finished_run_whose_code_changed_is_used_with_a_line(
     ):
         with pytest.warns(UserWarning, match=r"ownlayers\.py has changed since .*own/ce-s1 was trained"):
             use()
+    words = ["distill", str(tiny), "--set", "student.name=owntwo:net", "--method", "ce", "--suite", "own"]
+    command = [sys.executable, "-m", "antishortcut", *words, "--runs", str(session.runs)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    expected = f"Note: {Path('ownlayers.py').absolute()} has changed since {folder.path} was trained"
+    assert expected in done.stderr.splitlines()
+    assert "Warning" not in done.stderr
 
 
 def test_the_code_of_a_network_is_that_which_was_imported(edit: Callable[[str], None]) -> None:

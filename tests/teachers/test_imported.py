@@ -146,6 +146,18 @@ def test_damaged_states_are_one_line_and_leave_nothing(
     assert not list(session.runs.glob("teachers/*"))
 
 
+def test_an_import_that_fails_keeps_what_was_there_before(
+    recipe: Recipe, session: Session, files: Files, tmp_path: Path
+) -> None:
+    own = imported(recipe, files[0], shutil.copy(files[0], tmp_path / "same.pt"))
+    folder = teach_run(own, session.sets(own.data).fingerprint).folder(session.runs)
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="hold the same weights"):
+        teach(own, session)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
 def test_two_files_with_the_same_weights_are_refused(
     recipe: Recipe, session: Session, files: Files, tmp_path: Path
 ) -> None:

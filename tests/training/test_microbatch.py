@@ -82,6 +82,19 @@ def test_only_out_of_memory_errors_count() -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
+def test_a_run_that_does_not_fit_removes_only_what_it_wrote(
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run.json too, or the next start would resume with the settings that did not fit."""
+    folder = session.runs / "s" / "ce-s1"
+    (folder / "scores").mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    limit_training_batches(monkeypatch, 1)
+    with pytest.raises(UserError, match="out of memory in step 1"):
+        distill(recipe, session, method="ce", seed=1, suite="s")
+    assert {path.name for path in folder.iterdir()} == {"scores", "notes.txt"}
+
+
 @pytest.mark.parametrize("save_every", [0.0, 1e9])
 def test_running_out_of_memory_is_one_line(
     recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch, save_every: float

@@ -109,6 +109,25 @@ def test_an_impossible_run_is_refused_before_its_teacher_is_trained(
     assert not session.runs.exists()
 
 
+def test_a_failed_start_keeps_what_was_there_before(
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(log: object) -> None:
+        raise UserError("no start")
+
+    folder = student(recipe, session).path
+    for name in ("run.json", "result.json"):  # what is left looks like no run
+        (folder / name).unlink()
+    (folder / "notes.txt").write_text("mine")
+    before = {path for path in folder.rglob("*") if path.name != ".lock"}
+    monkeypatch.setattr("antishortcut.training.trainer.check_loggers", fail)
+    for seed in (1, 2):
+        with pytest.raises(UserError, match="no start"):
+            student(recipe, session, seed=seed)
+    assert set(folder.rglob("*")) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["ce-s1"]  # nothing of seed 2
+
+
 def test_a_validation_split_selects_the_best_epoch(recipe: Recipe, session: Session) -> None:
     held_out = with_settings(recipe, ["data.val_fraction=0.25"])
     assert student(held_out, session).result()["set"] == "val"

@@ -11,7 +11,7 @@ import typer
 from antishortcut import __version__
 from antishortcut.cli import analyze, data, evaluate, info, suite, train
 from antishortcut.errors import UserError, first_line, of_disk, one_line
-from antishortcut.progress import first_process, own_exit_code
+from antishortcut.progress import first_process, one_line_warnings, own_exit_code
 from antishortcut.training.signals import Stopped, StopRequest, interruptible, stopped_by
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.add_typer(suite.app, name="suite")
 
 
 @own_exit_code()
+@one_line_warnings()
 def main() -> NoReturn:
     """Run the command. Bad input is one line and exit code 2; a signal is 128 + its number."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that wait soon sleep: spinning ruins a shared machine

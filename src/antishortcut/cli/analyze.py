@@ -194,7 +194,6 @@ def _add_student(case: AuditInput, path: Path | None, model: str | None, classes
 def _clear(out: Path) -> None:
     """Only a new or empty folder, or that of an earlier audit, may be written to."""
     folder = out.resolve()
-    recover_dir(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if (
         folder.is_file()
@@ -202,6 +201,7 @@ def _clear(out: Path) -> None:
         or (names and not {RESULT} <= names <= {"pictures", "figures", PAGE, RESULT})
     ):
         raise UserError(f"--out {out} holds other things already; name a new folder")
+    recover_dir(folder)
 
 
 def _show_audit(result: dict[str, Any]) -> None:

@@ -178,11 +178,9 @@ def distill(
     suite: Annotated[str | None, Option(help="Folder below --runs [default: the recipe's name].")] = None,
     name: Annotated[str | None, Option(help="Name of the run [default: the method's].")] = None,
     via: Annotated[list[str] | None, Option(help=VIA, autocompletion=options.models)] = None,
-    generations: Annotated[int, Option(min=1, help="Born-Again: each student teaches the next.")] = 1,
+    generations: Annotated[int, Option(min=1, max=100, help="Born-Again: each student teaches the next.")] = 1,
     budget: Annotated[float | None, Option(help=BUDGET)] = None,
-    frontier: Annotated[
-        bool, Option("--frontier", help="Train every level of the dial; the report draws them.")
-    ] = False,
+    frontier: Annotated[bool, Option("--frontier", help="Train every level of the dial.")] = False,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: options.DownloadOption = False,

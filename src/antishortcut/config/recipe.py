@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from antishortcut.config.schema import LONGEST
+from antishortcut.config.schema import LONGEST, Int
 from antishortcut.config.schema import DataSettings as DataSettings
 from antishortcut.config.schema import Execution as Execution
 from antishortcut.config.schema import ModelSettings as ModelSettings
@@ -34,8 +34,8 @@ class Recipe(Settings):
     """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
 
     title: str = ""
-    epochs: int = Field(0, ge=0, le=LONGEST)
-    iterations: int = Field(0, ge=0, le=LONGEST)
+    epochs: Int = Field(0, ge=0, le=LONGEST)
+    iterations: Int = Field(0, ge=0, le=LONGEST)
     data: DataSettings = DataSettings()
     teacher: TeacherSettings
     student: ModelSettings

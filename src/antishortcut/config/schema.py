@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # Upper bounds far beyond real settings: what lies above would end in an error of torch's, or take all memory.
 LONGEST = 10**9  # epochs or iterations; as steps, larger numbers have no place in a float's mantissa
@@ -16,18 +16,27 @@ PROCESSES = 1024  # and threads: torch falls over with a million of them
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
 BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
 
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Length = Annotated[int, Field(ge=1, le=LONGEST)]
-Images = Annotated[int, Field(ge=1, le=10**7)]
-Side = Annotated[int, Field(ge=8, le=SIDE)]
-MapSide = Annotated[int, Field(ge=1, le=SIDE)]
-Channels = Annotated[int, Field(ge=1, le=WIDEST)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Processes = Annotated[int, Field(ge=0, le=PROCESSES)]
-Weight = Annotated[float, Field(ge=0, le=LARGEST)]
-Rate = Annotated[float, Field(gt=0, le=FASTEST)]
-Level = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # which Python takes for 0 or 1
+        raise ValueError(f"wants a number, not {str(value).lower()}")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_bool)]
+Float = Annotated[float, BeforeValidator(_no_bool)]
+Fraction = Annotated[Float, Field(ge=0, lt=1)]
+Length = Annotated[Int, Field(ge=1, le=LONGEST)]
+Images = Annotated[Int, Field(ge=1, le=10**7)]
+Side = Annotated[Int, Field(ge=8, le=SIDE)]
+MapSide = Annotated[Int, Field(ge=1, le=SIDE)]
+Channels = Annotated[Int, Field(ge=1, le=WIDEST)]
+Seed = Annotated[Int, Field(ge=0, lt=2**31)]
+Processes = Annotated[Int, Field(ge=0, le=PROCESSES)]
+Weight = Annotated[Float, Field(ge=0, le=LARGEST)]
+Rate = Annotated[Float, Field(gt=0, le=FASTEST)]
+Level = Annotated[Float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[Float, Field(gt=0, le=LARGEST)]
 
 
 class Settings(BaseModel):
@@ -80,9 +89,9 @@ class OptimSettings(Settings):
     batch: Images = 64  # images per optimiser step, over all devices
     accumulate: Images = 1  # in how many parts a batch is computed
     schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
-    milestones: tuple[float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
-    warmup: float = Field(0.0, ge=0, le=LONGEST)  # epochs of linear warm-up
-    clip: float = Field(0.0, ge=0, le=FASTEST)  # largest gradient norm, 0 for none
+    milestones: tuple[Float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
+    warmup: Float = Field(0.0, ge=0, le=LONGEST)  # epochs of linear warm-up
+    clip: Float = Field(0.0, ge=0, le=FASTEST)  # largest gradient norm, 0 for none
     label_smoothing: Fraction = 0.0
     mixup: Weight = 0.0  # α of the Beta distribution of shares, 0 for none; with cutmix one of the two
     cutmix: Weight = 0.0
@@ -104,15 +113,15 @@ class Execution(Settings):
     """How a run is computed. Not part of the hash; resolved once, written into run.json, kept on resume."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: int = Field(1, ge=1, le=PROCESSES)
-    nodes: int = Field(1, ge=1, le=PROCESSES)
+    devices: Int = Field(1, ge=1, le=PROCESSES)
+    nodes: Int = Field(1, ge=1, le=PROCESSES)
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"  # of the student; auto: the device's own
     teacher_precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     teacher_compile: Literal["auto", "on", "off"] = "auto"  # auto: when a run is long enough and it is faster
     compile: bool = False  # the student
     threads: Processes = 0  # of each process on the CPU; 0 leaves it to torch
     workers: Processes | Literal["auto"] = "auto"  # processes that decode images on disk
-    save_every: float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
+    save_every: Float = Field(60.0, ge=0, le=LONGEST)  # seconds between resume states
     cache_teachers: bool | Literal["auto"] = False  # read their logits and embeddings from disk; auto: if there is room
     micro_batches: Length | Literal["auto"] = 1  # of each of optim.accumulate's; auto: as memory demands
     log: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)  # may be another when a run goes on
@@ -128,7 +137,7 @@ class DataSettings(Settings):
     augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
     augmentation_cycle: Length | None = None  # of students: epoch e is augmented as e mod this; None: anew each epoch
     seed: Seed = 0  # of limits, splits and generated images; the same for all runs that are to be compared
-    options: dict[str, float] = Field(default_factory=dict)  # the data set's own: rho, count …
+    options: dict[str, Float] = Field(default_factory=dict)  # the data set's own: rho, count …
 
 
 class TaskSettings(Settings):
@@ -145,7 +154,7 @@ class TeacherSettings(ModelSettings):
     batch: Images | None = None  # optim.batch when not given
     seed: Seed = 0  # one teacher serves all seeds of the students
     # states to save: per cent of training, or "epoch:36"
-    keep: tuple[float | str, ...] = Field((2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1)
+    keep: tuple[Float | str, ...] = Field((2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1)
     early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
     rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_lr: Rate = 0.05

@@ -1,6 +1,7 @@
 """Data sets by name: one table, DATASETS. Splits, limits, decoding and the fingerprint are the same for all of them."""
 # N images
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,7 +68,7 @@ def open_sets(
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
     listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
-    mark, hashed = fingerprint(f"{raw.kind} {raw.image_size}", splits, raw.base)
+    mark, hashed = fingerprint(f"{raw.kind} {raw.image_size} {json.dumps(raw.classes)}", splits, raw.base)
     note = readers.links_note(files_of(listed.values()), raw.base)
     tests = {key: splits[f"test {key}"] for key in raw.tests}
     return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, note)

@@ -33,6 +33,7 @@ LARGEST = Image.MAX_IMAGE_PIXELS or 2**26  # pixels of an image; Pillow itself o
 REPLACE = "; replace or remove the file (asd check lists all such)"  # the end of an error
 WHOLE = 2**28  # files up to this many bytes are hashed whole; of larger ones BLOCKS of BLOCK bytes
 BLOCKS, BLOCK = 1024, 2**16
+DECODER = 2  # of the pixels in the cache; raise it when those of a file change
 _CHUNK = 64  # images a thread takes at once
 PAINTED = 1024  # images painted at once
 
@@ -112,9 +113,10 @@ def _content_digest(path: Path, size: int, time: int) -> str:
 def as_rgb(picture: Image.Image) -> Image.Image:
     """Grey, palette, RGBA, CMYK and 16-bit pictures in the three channels networks take."""
     picture.load()  # before its mode is read, which a decoder may still change
+    if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):  # which number is white?
+        raise ValueError("grey values of 32 bits or with a sign have no fixed range; convert it to 8 or 16 bits")
     if picture.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
-        wide = np.asarray(picture).clip(0, 2**16 - 1)
-        return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         return picture.convert("RGBA").convert("RGB")
     if picture.mode == "RGB":
@@ -201,7 +203,7 @@ def filled(
 
     if root is None:
         return make()
-    digest = hashlib.sha256(f"{what} {PIL.__version__}".encode())
+    digest = hashlib.sha256(f"{DECODER} {what} {PIL.__version__}".encode())
     for path, content in zip(paths, content_digests(paths), strict=True):
         digest.update(f"\0{path}\0{content}".encode(errors="surrogateescape"))
     store = root / CACHE / f"{digest.hexdigest()[:16]}.npy"

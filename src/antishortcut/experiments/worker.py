@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from antishortcut.config.recipe import Execution, Recipe
 from antishortcut.errors import UserError, first_line, of_disk, one_line
 from antishortcut.experiments.jobs import Job
-from antishortcut.progress import first_process, own_exit_code
+from antishortcut.progress import first_process, one_line_warnings, own_exit_code
 from antishortcut.run_dir import InUse, RunDir, read_json, write_json
 from antishortcut.training.signals import Stopped, StopRequest, interruptible
 
@@ -183,5 +183,5 @@ def _summary(folder: RunDir) -> Result:
 
 
 if __name__ == "__main__":
-    with own_exit_code():
+    with own_exit_code(), one_line_warnings():
         main(Path(sys.argv[1]))

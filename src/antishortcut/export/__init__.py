@@ -9,7 +9,7 @@ from antishortcut.errors import UserError, suggest
 from antishortcut.export.formats import FORMATS, WrittenModel, channels, output_names, require
 from antishortcut.export.model_card import Teacher, find_teacher, model_card
 from antishortcut.export.verify import OpenedRun, check, open_run
-from antishortcut.fileio import atomic_dir, expanded, recover_dir
+from antishortcut.fileio import atomic_dir, expanded, recover_dir, refuse_links
 from antishortcut.models import feature_shapes
 from antishortcut.models.reused_classifier import reused
 from antishortcut.run_dir import RunDir, read_json, write_json
@@ -95,17 +95,23 @@ def destination(folder: RunDir, form: str, state: str, out: Path | None, force: 
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to resume it")
     require(form)
-    place = expanded(out or folder.path / "export" / (form if state == "final" else f"{form}@{state}"))
+    name = form if state == "final" else f"{form}@{state}"
+    place = expanded(out or folder.path / "export" / name)
+    if out is None:
+        refuse_links(folder.path, "export", f"export/{name}")
     if place.suffix in SUFFIXES:
         raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
     place = place.resolve()
-    recover_dir(place)
-    names = {path.name for path in place.iterdir()} if place.is_dir() else set()
-    if place == Path.cwd() or place.is_file() or not names <= _export_files(place):
+    if place == Path.cwd() or place.is_file() or not _names(place) <= _export_files(place):
         raise UserError(f"{place} is a file, the current folder or holds other things; name a new folder as --out")
-    if names and not force:
+    recover_dir(place)
+    if _names(place) and not force:
         raise UserError(f"{place} exists; --force replaces it, --out names another folder")
     return place
+
+
+def _names(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir()} if place.is_dir() else set()
 
 
 def _export_files(place: Path) -> set[str]:

@@ -1,6 +1,5 @@
 """What a recipe needs, in order: train or import the teacher, rewind it, distil the student."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,13 +143,14 @@ def _import_teacher(run: Run, recipe: Recipe, session: Session, run_dir: RunDir)
     if fabric.is_global_zero:
         with run_dir.locked(wait=True):
             if not run_dir.finished:
+                before = run_dir.entries()
                 try:
                     code = code_of(run.model.name)
                     run_dir.begin(run, session.execution.model_dump(mode="json"), versions(), code)
                     for line in import_teacher(run, recipe.teacher, run_dir, session.sets(run.data), fabric):
                         session.say(line)
                 except UserError:
-                    shutil.rmtree(run_dir.path)  # weights that do not fit leave nothing behind
+                    run_dir.remove_since(before)  # weights that do not fit leave nothing behind
                     raise
     fabric.barrier()
 
@@ -215,6 +215,8 @@ def distill(
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
+    if not run_dir.finished:
+        run_dir.check_place()
     if not RunDir(teacher.folder(session.runs)).finished:
         _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
     run = teach(recipe, session) if roles else teacher

@@ -6,7 +6,6 @@ run that is killed at any moment resumes to the same bits.
 """
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -84,6 +83,7 @@ def train(
     """Train a run, resume it, or return the result it already has."""
     run_dir = RunDir(run.folder(runs))
     with run_dir.locked() if fabric.is_global_zero else nullcontext(), report_lost_peers():
+        before = run_dir.entries()
         resumed = (run_dir.path / "run.json").exists()
         if resumed:
             run_dir.check(run)
@@ -99,7 +99,7 @@ def train(
         except UserError as error:
             unusable = not resumed and (isinstance(error, OutOfMemory) or not (run_dir.path / "run.json").exists())
             if unusable and fabric.is_global_zero and not run_dir.checkpoints:
-                shutil.rmtree(run_dir.path)  # a run that cannot be trained leaves nothing behind
+                run_dir.remove_since(before)  # a run that cannot be trained leaves nothing behind
             raise
         return run_dir.result()
 
