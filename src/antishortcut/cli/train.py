@@ -15,7 +15,16 @@ from typer import Argument, Option
 from antishortcut.cli import options
 from antishortcut.cli.evaluate import score_run
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
-from antishortcut.config.recipe import Recipe, Run, load_recipe, recipe_from, rewind_length, setting, with_settings
+from antishortcut.config.recipe import (
+    DIAL,
+    Recipe,
+    Run,
+    load_recipe,
+    recipe_from,
+    rewind_length,
+    setting,
+    with_settings,
+)
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
@@ -244,7 +253,7 @@ def _dialled(
 
     if not dial.is_open(recipe, method):
         if budget is not None or frontier:
-            own = f"{', '.join(dial.KEYS)} are set by hand" if method == dial.METHOD else f"{method} has no dial"
+            own = f"{', '.join(DIAL)} are set by hand" if method == dial.METHOD else f"{method} has no dial"
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {own}")
         return recipe
     choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import Recipe, Value
+from antishortcut.config.recipe import DIAL, PILOTS, Recipe, Value
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.run_dir import RunDir
@@ -23,7 +23,6 @@ from antishortcut.tasks import build_task
 from antishortcut.training.pipeline import Session, distill, teach
 
 METHOD = "contrast+hint"
-KEYS = ("strength", "guard", "hint", "tc")  # what the dial sets
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
     "none": {"strength": 0.0, "guard": False, "hint": 0.0, "tc": 0.0},
     "mild": {"strength": 0.5, "guard": False, "hint": 30.0, "tc": 0.8},
@@ -59,7 +58,7 @@ class Choice:
 
 def is_open(recipe: Recipe, method: str) -> bool:
     """Whether the settings are left to the dial: it is the method's, and nobody set one of its keys."""
-    return method == METHOD and not any(key in recipe.methods.get(method, {}) for key in KEYS)
+    return method == METHOD and not any(key in recipe.methods.get(method, {}) for key in DIAL)
 
 
 def applied(recipe: Recipe, choice: Choice) -> Recipe:
@@ -92,7 +91,7 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     for level, options in LEVELS.items():
         session.say(f"pilot {level}: {_described(options)}")
         run = distill(
-            _short(recipe), session, method=METHOD, seed=seed, suite=f"{suite}-pilots", name=level, options=options
+            _short(recipe), session, method=METHOD, seed=seed, suite=suite + PILOTS, name=level, options=options
         )
         evaluated = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs))
         outputs[level], _ = evaluated.outputs(sets.val)

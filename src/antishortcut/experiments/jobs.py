@@ -21,6 +21,7 @@ class Job(Settings):
     recipe: Recipe
     method: str
     options: dict[str, Value] = Field(default_factory=dict)  # the method's, over the recipe's
+    budget: float | None = None  # what the dial may spend; None: no dial, the settings are those of the recipe
     early: str | None = None  # a state to learn from in place of the recipe's early one
     other: TeacherSettings | None = None  # the teacher of that state, if it is not the recipe's
     on: tuple[str, ...] = ("clean",)  # evaluations
@@ -48,6 +49,7 @@ class SuiteRow:
     early: str | None = None  # state to learn from, if not the recipe's
     other: str = ""  # whose state it is: "seed" for the next seed's teacher, or another architecture
     settings: tuple[str, ...] = ()  # of its recipe: key=value
+    budget: float | None = None  # what the dial may spend
 
 
 def make_jobs(
@@ -63,7 +65,7 @@ def make_jobs(
     return [
         Job(
             suite=suite, name=row.name, seed=seed, recipe=recipe, method=row.method, options=row.options,
-            early=row.early, other=_other(row, recipe), on=on, images=images,
+            budget=row.budget, early=row.early, other=_other(row, recipe), on=on, images=images,
         )
         for seed in seeds
         for row, recipe in own

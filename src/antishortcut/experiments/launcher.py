@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from antishortcut.config.recipe import Run, distill_run, early_state, teach_run
+from antishortcut.config.recipe import DIAL, Run, distill_run, early_state, teach_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.engines import Engine
@@ -129,7 +129,7 @@ def mismatch(job: Job, runs: Path) -> str:
 
 
 def _expected_run(job: Job, run: Run) -> Run:
-    """The run of a job on the images of another run. A state that is chosen during training is that run's."""
+    """The run of a job on the images of another run. What is chosen during training, by the dial too, is that run's."""
     from antishortcut.methods import method_options, method_roles
 
     recipe = job.recipe
@@ -137,6 +137,8 @@ def _expected_run(job: Job, run: Run) -> Run:
     early = early_state(recipe.teacher, teacher)
     learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
     options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
+    if job.budget is not None:
+        options |= {key: run.options[key] for key in DIAL if key in run.options}
     other = {"early": learned, "chosen": run.roles.get("chosen", "")}
     roles = {role: other.get(role, role) for role in method_roles(job.method, options)}
     names = job.model_dump(include={"suite", "name", "seed", "method"})

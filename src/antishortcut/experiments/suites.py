@@ -4,6 +4,7 @@ desk        real CIFAR-100, 12,000 images: a pair of one family and a pair of tw
 desk-cues   synthetic images with a known shortcut: a teacher for every seed
 desk-dense  segmentation: CamVid, one teacher, and synthetic scenes, a teacher for every seed
 beyond-*    contrast targets, with rivals and controls
+shortcuts   shortcuts of every kind, planted in real and synthetic images: a teacher for every seed
 table1, …   the tables and figures of the paper
 """
 
@@ -20,6 +21,8 @@ from antishortcut.experiments.paper import MARK, NAMES, PAIRS, SCALES, TABLES, p
 SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # for segmentation, and for sweeps that ask for a trend
 OURS = SuiteRow("contrast+tc", "contrast+tc")
+DIALLED = SuiteRow("contrast+hint", "contrast+hint", budget=0.0)
+PAID = SuiteRow("contrast+hint-5", "contrast+hint", budget=0.05)
 ROWS = (*paper.METHODS, paper.NO_SS, paper.NO_TC, paper.NO_TEMPORAL[0], OURS)
 DENSE = (*paper.SEGMENTERS, OURS)
 CORRUPTED = 2000  # images per corruption and severity
@@ -35,6 +38,11 @@ RIVALS = [
     SuiteRow("residual-0.5", "residual", {"strength": 0.5}),
     SuiteRow("residual-1", "residual", {"strength": 1.0}),
 ]
+SHORTCUTS = [
+    *(paper.CE, paper.KD, paper.ASD, SuiteRow("fitnets+kd", "fitnets+kd"), SuiteRow("dkd", "dkd"), JTT),
+    *(SuiteRow("transplant", "transplant"), OURS, DIALLED, PAID),
+]
+KINDS = ("patch", "frame", "tint", "texture", "watermark")  # as in data.planted, which needs torch
 VARIANTS = [
     SuiteRow("contrast-4", "contrast", {"strength": 4.0}),
     SuiteRow("contrast-1-no-ce", "contrast", {"strength": 1.0, "task_weight": 0.0}),
@@ -103,6 +111,21 @@ def beyond_cues(overrides: Sequence[str]) -> Suite:
     return Suite("beyond-cues", "contrast targets where the shortcut is known, with rivals and controls", tuple(jobs))
 
 
+def shortcuts(overrides: Sequence[str]) -> Suite:
+    """Rows of the README over five seeds at ρ = 0.9; three elsewhere. Seed s is the student's and its teacher's."""
+    if any(text.startswith(("data.options.rho=", "data.name=")) for text in overrides):
+        raise UserError("suite shortcuts has its own data and ρ; for others: asd distill shortcuts --set data.name=…")
+    jobs: list[Job] = []
+    for rho in (0.9, *RHOS[:2]):
+        for kind in ("cues", *KINDS):
+            bed = [] if kind == "cues" else [f'data.name="shortcut:cifar100-coarse?kind={kind}"']
+            own = [*bed, f"data.options.rho={rho}", "data.val_fraction=0.1", *overrides]
+            source, seeds = "cues" if kind == "cues" else "shortcuts", SEEDS if rho == 0.9 else FEWER
+            name = f"shortcuts-{kind}-rho{round(100 * rho)}"
+            jobs += _jobs(name, source, own, seeds, SHORTCUTS, ("clean", "hard"), paired=True)
+    return Suite("shortcuts", "shortcuts of every kind, planted: does a method hand them down?", tuple(jobs))
+
+
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
     on = ("clean", "hard", "corruptions", "mechanism")
     same = [*BASE, *STRENGTHS[1:], VARIANTS[-1]]
@@ -126,6 +149,7 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "desk-cues": desk_cues,
     "desk-dense": desk_dense,
     "beyond-cues": beyond_cues,
+    "shortcuts": shortcuts,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
     **{name: partial(paper_suite, name) for name in TABLES},

@@ -153,6 +153,7 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
     """Train a teacher, or train and score a student."""
     from antishortcut.evaluation import evaluate
     from antishortcut.evaluation.context import EvalContext
+    from antishortcut.experiments.dial import choose
     from antishortcut.training.pipeline import distill, teach
 
     if isinstance(item, Recipe):
@@ -160,6 +161,9 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
     *_, source = [teach(recipe, session) for recipe in item.teachers]
     early = item.early if item.early is None or item.other is None else f"{source.hash}/{item.early}"
     names = item.model_dump(include={"suite", "name", "seed", "method", "options"})
+    if item.budget is not None:
+        choice = choose(item.recipe, session, seed=item.seed, suite=item.suite, budget=item.budget)
+        names["options"] |= choice.options
     run = distill(item.recipe, session, early=early, **names)
     folder = RunDir(run.folder(session.runs))
     if first_process():  # of several that share a run, one scores it
