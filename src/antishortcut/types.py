@@ -1,7 +1,9 @@
 """Types that every module shares: images, batches, features, and the Method and Task protocols."""
 # N images, B batch, C classes, D embedding, H × W pixels
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -90,6 +92,14 @@ class Features:
     embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
     aux: Tensor | None = None  # logits of an auxiliary head (B, C, h, w), only for the task's loss
+    preact: tuple[Tensor, ...] = ()  # the stages before their last ReLU, if a method taps them
+
+    def float32(self, taps: Collection[str] = ()) -> Features:
+        """The same in float32, with those maps that a method taps."""
+        stages = tuple(stage.float() for stage in self.stages) if "stages" in taps else ()
+        aux = None if self.aux is None else self.aux.float()
+        preact = tuple(stage.float() for stage in self.preact)
+        return Features(self.logits.float(), self.embedding.float(), stages, aux, preact=preact)
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,7 @@ class Shape:
     embedding: int  # D
     stages: tuple[tuple[int, int, int], ...] = ()  # (C_i, H_i, W_i)
     maps: bool = False  # whether logits and embedding are maps
+    preact: tuple[bool, ...] = ()  # of each stage, whether it has a ReLU that can be read, or negative values
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,7 @@ class Method(Protocol):
     """
 
     roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …
-    taps: tuple[str, ...]  # what it needs besides logits and embedding: () or ("stages",)
+    taps: tuple[str, ...]  # what it needs besides logits and embedding: "stages", "preact"
     task_weight: float  # weight of the task's own loss beside its terms
 
     def terms(
@@ -149,6 +160,20 @@ class TrainingView(Protocol):
     """A method that changes the student's outputs for task and terms, in training only."""
 
     def view(self, student: Features, teachers: Mapping[str, Features]) -> Features: ...
+
+
+@runtime_checkable
+class TaskSchedule(Protocol):
+    """A method whose weight of the task's loss changes in training."""
+
+    def task_weight_at(self, epoch: float) -> float: ...
+
+
+@runtime_checkable
+class InitialPhase(Protocol):
+    """A method that starts with something else than its actual training, which must be left some time."""
+
+    init: float  # its length in epochs; in recipes with `iterations`, in iterations
 
 
 @runtime_checkable

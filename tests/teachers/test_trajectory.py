@@ -132,7 +132,7 @@ def test_roles_resolve_to_frozen_networks(taught: Taught, tmp_path: Path) -> Non
         assert all(torch.equal(network.state_dict()[key], value) for key, value in trajectory.weights(state).items())
         assert not network.training
         assert not any(parameter.requires_grad for parameter in network.parameters())
-    outputs = teachers.features(("final", "early"), torch.rand(4, 3, 32, 32), stages=True)
+    outputs = teachers.features(("final", "early"), torch.rand(4, 3, 32, 32), ("stages",))
     assert outputs["final"].embedding.shape == (4, 16) == (4, teachers.shapes["final"].embedding)
     assert not outputs["early"].logits.requires_grad
     assert teachers.features(("final",), torch.rand(4, 3, 32, 32))["final"].stages == ()

@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import arange, nn
 
 from antishortcut.errors import UserError, short_repr, suggest
+from antishortcut.methods.ab import AB
 from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
@@ -19,7 +20,10 @@ from antishortcut.methods.contrast import Contrast
 from antishortcut.methods.crd import CRD
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
+from antishortcut.methods.fsp import FSP
+from antishortcut.methods.ft import FT
 from antishortcut.methods.kd import KD
+from antishortcut.methods.ofd import OFD
 from antishortcut.methods.pkt import PKT
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.methods.reviewkd import ReviewKD
@@ -41,6 +45,10 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "fitnets+kd": partial(FitNets, kd=1.0),
     "at": AT,
     "at+kd": partial(AT, kd=1.0),
+    "ab": AB,
+    "fsp": FSP,
+    "ft": FT,
+    "ofd": OFD,
     "reviewkd": ReviewKD,
     "afdcd": AfDCD,
     "ufd": UFD,

@@ -1,6 +1,8 @@
 """Attention transfer, Zagoruyko & Komodakis 2017: activation-based, squared, as in RepDistiller."""
 # B batch, C channels, H × W pixels, P = H · W
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,6 +12,8 @@ from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
+
+T = TypeVar("T")
 
 
 def attention(maps: Tensor) -> Tensor:
@@ -23,12 +27,20 @@ def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
 
     The larger map is averaged to the smaller's size before it is squared.
     """
+    student, teacher = same_size(student, teacher)
+    return (attention(student) - attention(teacher)).square().mean(dim=1)
+
+
+def same_size(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Two maps (B, C, H, W), the larger averaged to the smaller's height and width."""
     size = (min(student.shape[2], teacher.shape[2]), min(student.shape[3], teacher.shape[3]))
-    return (attention(_pooled(student, size)) - attention(_pooled(teacher, size))).square().mean(dim=1)
+    pooled = [maps if maps.shape[2:] == size else F.adaptive_avg_pool2d(maps, size) for maps in (student, teacher)]
+    return pooled[0], pooled[1]
 
 
-def _pooled(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    return maps if maps.shape[-2:] == size else F.adaptive_avg_pool2d(maps, size)
+def stage_pairs(student: tuple[T, ...], teacher: tuple[T, ...]) -> list[tuple[T, T]]:
+    """The stages of two networks, deepest first and without the stem; a network with a single stage uses that."""
+    return list(zip(reversed(student[1:] or student), reversed(teacher[1:] or teacher), strict=False))
 
 
 class AT(nn.Module):
@@ -52,8 +64,8 @@ class AT(nn.Module):
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        maps = (reversed(net.stages[1:] or net.stages) for net in (student, final))  # deepest first, without the stem
-        rows = torch.stack([attention_distance(s, t.detach()) for s, t in zip(*maps, strict=False)]).sum(dim=0)  # (B,)
+        pairs = stage_pairs(student.stages, final.stages)
+        rows = torch.stack([attention_distance(s, t.detach()) for s, t in pairs]).sum(dim=0)  # (B,)
         # the step gathers rows over processes, but not maps
         terms = {"at": self.weight * gather(rows).mean()}
         return terms | kd_term(self.kd, student, final, self.kd_temperature)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.feature_extractor import silent
+from antishortcut.models.preact import find_relus
 from antishortcut.types import Features, Shape
 
 Colour = Sequence[float]  # one number a channel
@@ -56,8 +57,10 @@ class Network(nn.Module):
 def feature_shapes(network: nn.Module, image_size: int) -> Shape:
     """Sizes of the network's features for square images, found by a silent pass."""
     weight = next(network.parameters(), torch.empty(0))
-    image = torch.zeros(2, 3, image_size, image_size, device=weight.device)
+    image = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)).to(weight.device)
     with silent(network):
-        features: Features = network(image)
+        features, relus = find_relus(network, image)
     stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)
-    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4)
+    signed = (stage.is_meta or bool((stage < 0).any()) for stage in features.stages)
+    preact = tuple(relu is not None or sign for relu, sign in zip(relus, signed, strict=True))
+    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4, preact=preact)

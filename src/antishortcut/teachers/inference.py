@@ -2,7 +2,7 @@
 # B batch, C classes, D embedding
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ class TeacherOutputs:
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
-        self.roles, self.stages, self.dense = method.roles, "stages" in method.taps, task.dense
+        self.roles, self.taps, self.dense = method.roles, method.taps, task.dense
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
         self._messages: list[str] = []
@@ -39,11 +39,11 @@ class TeacherOutputs:
     def __call__(self, batch: Batch, epoch: int = 0) -> Mapping[str, Features]:
         """{"final": Features, "early": Features, …}: each role's outputs for a batch of this epoch."""
         if self.cache is None:
-            return self.compute(batch.image, self.stages)
+            return self.compute(batch.image, self.taps)
         return self.cache.features(batch, self.view(epoch))
 
-    def compute(self, image: Tensor, stages: bool = False) -> dict[str, Features]:
-        return self.teachers.features(self.roles, image, stages)
+    def compute(self, image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:
+        return self.teachers.features(self.roles, image, taps)
 
     def prepare(self, data: DataSplits, loader: Loader, steps: int, resumed: bool, micro_batches: int) -> None:
         """Choose precision, cache and compilation for a training of so many steps."""
@@ -52,6 +52,10 @@ class TeacherOutputs:
             return
         device, precision = self.fabric.device, self.execution.teacher_precision
         compiling = self.execution.teacher_compile
+        if "preact" in self.taps:
+            if compiling == "on":
+                self._messages.append("teachers: not compiled, because the method reads maps inside them")
+            compiling = "off"
         exact = (fastest_precision(device) if precision == "auto" else precision) == "float32"
         images = [] if resumed or exact else [batch.image.to(device) for batch in self._check_images(data).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
@@ -87,7 +91,7 @@ class TeacherOutputs:
             raise UserError(
                 "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
             )
-        if not requested or mixes or self.dense or self.stages:  # vectors are cached, maps are not
+        if not requested or mixes or self.dense or self.taps:  # vectors are cached, maps are not
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
         cache = TeacherCache(self.teachers, self.roles, key, images)

@@ -10,7 +10,7 @@ import hashlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import ModelSettings, Run
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
-from antishortcut.models import Network, build, feature_shapes, load_weights
+from antishortcut.models import Network, build, feature_shapes, load_weights, tapped_features
 from antishortcut.models.external import code_of
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
@@ -245,13 +245,12 @@ class Teachers:
         return {role: feature_shapes(self.network(role), self.image_size) for role in self.run.roles}
 
     @torch.no_grad()
-    def features(self, roles: Iterable[str], image: Tensor, stages: bool = False) -> dict[str, Features]:
+    def features(self, roles: Iterable[str], image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:
         """Each role's outputs for raw images, in float32."""
         result = {}
         for role in roles:
-            outputs = self._frozen[role](image) if role in self._frozen else self.network(role)(image)
-            maps = tuple(stage.float() for stage in outputs.stages) if stages else ()
-            result[role] = Features(outputs.logits.float(), outputs.embedding.float(), maps)
+            network = self._frozen[role] if role in self._frozen else self.network(role)
+            result[role] = tapped_features(network, image, taps).float32(taps)
         return result
 
     def use(self, frozen: dict[str, FrozenModel]) -> None:

@@ -42,7 +42,7 @@ from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatch
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
 from antishortcut.training.signals import Stopped, stop_signals
 from antishortcut.training.step import EMPTY_STEP, DistillationStep, FabricStep, OpaqueBatch
-from antishortcut.types import Batch, DataSplits, Method, Prepares, Shape, Task
+from antishortcut.types import Batch, DataSplits, InitialPhase, Method, Prepares, Shape, Task
 
 SAVE_FLAG = 1_000  # above the number of any signal
 SNAPSHOT_IMAGES = 1_000  # images that score a snapshot inside an epoch; at its end the whole split does
@@ -88,6 +88,10 @@ def build_objective(
     check_networks(task, data, sizes)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
+    length, unit = settings.iterations or settings.epochs, "iterations" if settings.iterations else "epochs"
+    if isinstance(module, InitialPhase) and module.init >= length:
+        problem = f"its initial phase of {module.init:g} {unit} leaves nothing of the {length}"
+        raise UserError(f"method {method!r}: {problem}; shorten it: --set method.init={length / 8:g}")
     return task, module
 
 
@@ -301,7 +305,9 @@ class Trainer:
             options: dict[str, Any] = {"augment": "none", "shuffle": False, "workers": self.execution.workers}
             loader = Loader(train, batch=batch, seed=0, image_size=size, **options)  # all images, in every process
             batches = to_device(loader.epoch(0), self.fabric.device)
-            both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
+            both = (
+                (self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches
+            )  # computed as they are read
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
             self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:
