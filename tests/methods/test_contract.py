@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from antishortcut.methods import METHODS, method_options, method_roles
-from antishortcut.models import build, feature_shapes
+from antishortcut.models import build, feature_shapes, tapped_features
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Sizes
@@ -23,9 +23,7 @@ PAIRS = {
 }
 
 
-def float32(outputs: Features) -> Features:
-    """As the loop hands teachers' features over, whatever they were computed in."""
-    return Features(outputs.logits.float(), outputs.embedding.float(), tuple(stage.float() for stage in outputs.stages))
+EQUAL_CHANNELS = ("fsp",)  # methods for pairs whose stages have as many channels
 
 
 class Setting:
@@ -35,6 +33,7 @@ class Setting:
         torch.manual_seed(0)
         self.precision = precision
         teacher, student = PAIRS[pair]
+        teacher = student if name in EQUAL_CHANNELS else teacher
         options = method_options(name, {})
         self.roles = method_roles(name, options)
         self.teachers = {role: build(teacher, 5).requires_grad_(False).eval() for role in self.roles}
@@ -48,7 +47,8 @@ class Setting:
 
     def targets(self, batch: Batch | None = None) -> Mapping[str, Features]:
         image = (batch or self.batch).image
-        return {role: float32(network(image)) for role, network in self.teachers.items()}
+        taps = cast(Method, self.method).taps
+        return {role: tapped_features(net, image, taps).float32(taps) for role, net in self.teachers.items()}
 
     def loss(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> torch.Tensor:
         return torch.stack(list(self.terms(batch, epoch).values())).sum()
@@ -146,7 +146,7 @@ def odd_features(network: nn.Module, rows: int, requires_grad: bool = False) -> 
     built = [
         torch.randn(rows, *size, requires_grad=requires_grad) for size in ((5,), (shape.embedding,), *shape.stages)
     ]
-    return Features(built[0], built[1], tuple(built[2:]))
+    return Features(built[0], built[1], tuple(built[2:]), preact=tuple(built[2:]))
 
 
 def scaled(outputs: Features, factor: float) -> Features:
@@ -154,7 +154,7 @@ def scaled(outputs: Features, factor: float) -> Features:
     grown = [
         (factor * rows.detach()).requires_grad_(rows.requires_grad) for rows in (outputs.embedding, *outputs.stages)
     ]
-    return Features(outputs.logits, grown[0], tuple(grown[1:]))
+    return Features(outputs.logits, grown[0], tuple(grown[1:]), preact=tuple(grown[1:]))
 
 
 def first_row(outputs: Features) -> Features:
@@ -162,8 +162,8 @@ def first_row(outputs: Features) -> Features:
     rows = [
         x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in (outputs.logits, outputs.embedding)
     ]
-    maps = (x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
-    return Features(rows[0], rows[1], tuple(maps))
+    maps = tuple(x.detach()[:1].expand_as(x).clone().requires_grad_(x.requires_grad) for x in outputs.stages)
+    return Features(rows[0], rows[1], maps, preact=maps)
 
 
 TROUBLE = ["one row", "equal teachers", "equal rows", "zero features", "huge features", "tiny features", "one class"]
@@ -187,8 +187,8 @@ def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
         student, teachers = first_row(student), {role: first_row(outputs) for role, outputs in teachers.items()}
     if trouble == "one class":
         batch = replace(batch, label=torch.zeros(rows, dtype=torch.int64))
-    for _ in range(2):  # the second time with a queue or bank that has seen the first
-        terms = cast(Method, setting.method).terms(student, teachers, batch, PAST_WARMUP)
+    for epoch in (0.0, PAST_WARMUP, PAST_WARMUP):  # the last time with a queue or bank that has seen the others
+        terms = cast(Method, setting.method).terms(student, teachers, batch, epoch)
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
             torch.autograd.backward(torch.stack(list(terms.values())).sum())

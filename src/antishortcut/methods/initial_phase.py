@@ -29,5 +29,5 @@ class TrunkFirst(nn.Module):
 
 
 def zero_term(module: nn.Module, student: Features) -> Tensor:
-    """0, with a gradient of 0 for every parameter of the module: DDP waits for each of them."""
-    return sum((0.0 * parameter.sum() for parameter in module.parameters()), student.logits.new_zeros(()))
+    """0, with a gradient of 0 for the student and every parameter of the module: DDP waits for each of them."""
+    return sum((0.0 * parameter.sum() for parameter in module.parameters()), 0.0 * student.logits.sum())
