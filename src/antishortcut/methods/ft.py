@@ -69,7 +69,7 @@ class FT(nn.Module):
         *,
         weight: float = 200.0,
         rate: float = 0.5,
-        paraphrase: float = 0.2,
+        paraphrase: float = 1.0,
         init: float = 30.0,
         task_weight: float = 1.0,
     ) -> None:
@@ -88,9 +88,11 @@ class FT(nn.Module):
         if epoch < self.init:
             if self.training:
                 self._keep_encoder()
-            rows = (self.decoder(self.encoder(target)) - target).square().mean(dim=(1, 2, 3))  # (B,)
+            rebuilt = self.decoder(self.encoder(target))
             # the step gathers rows over processes, but not maps
-            return {"paraphrase": self.paraphrase * gather(rows).mean(), "ft": zero_term(self.translator, student)}
+            errors, powers = (gather(x.square().mean(dim=(1, 2, 3))) for x in (rebuilt - target, target))  # (B,)
+            loss = errors.mean() / powers.mean().clamp(min=1e-12)  # of maps at any scale, or large ones would diverge
+            return {"paraphrase": self.paraphrase * loss, "ft": zero_term(self.translator, student)}
         translated = self.translator(gather(student.stages[-1]))  # batch norm sees the maps of all processes, as on one
         distance = factor_distance(translated, gather(self.paraphraser(target).detach()))  # (B,)
         untrained = zero_term(self.encoder, student) + zero_term(self.decoder, student)

@@ -21,7 +21,7 @@ from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.distributed import all_gather_int, broadcast_from_rank0, gather, rank_local_buffers, report_lost_peers
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, plural
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
 from antishortcut.models import Network, feature_shapes
@@ -88,9 +88,9 @@ def build_objective(
     check_networks(task, data, sizes)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
-    length, unit = settings.iterations or settings.epochs, "iterations" if settings.iterations else "epochs"
+    length, unit = settings.iterations or settings.epochs, "iteration" if settings.iterations else "epoch"
     if isinstance(module, InitialPhase) and module.init >= length:
-        problem = f"its initial phase of {module.init:g} {unit} leaves nothing of the {length}"
+        problem = f"init is {module.init:g}, which leaves nothing of a training of {plural(length, unit)}"
         raise UserError(f"method {method!r}: {problem}; shorten it: --set method.init={length / 8:g}")
     return task, module
 
