@@ -128,7 +128,7 @@ class Method(Protocol):
 
     Heads are child modules, queues and banks are buffers that change in training mode only, and teachers get no
     gradient (detach). Inputs are float32 and autocast is off. With several processes logits, embeddings, labels and
-    indices are those of all, images and stages those of this one.
+    indices are those of all, images, stages and preact those of this one.
     """
 
     roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …

@@ -86,7 +86,9 @@ def test_a_run_resumes_across_the_boundary(name: str, recipe: Recipe, session: S
 @pytest.mark.parametrize("name", PHASED)
 def test_a_phase_as_long_as_the_training_is_refused(name: str, recipe: Recipe, session: Session) -> None:
     settings = [f"methods.{name}.init=2", "student.name=cnn-4-16"]
-    with pytest.raises(UserError, match=r"init is 2, which leaves nothing of a training of 2 epochs; .* method\.init=0\.25"):
+    with pytest.raises(
+        UserError, match=r"init is 2, which leaves nothing of a training of 2 epochs; .* method\.init=0\.25"
+    ):
         distill(with_settings(recipe, settings), session, method=name, seed=1, suite="s")
     assert not session.runs.exists()
 

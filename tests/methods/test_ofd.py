@@ -8,10 +8,16 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from antishortcut.config.recipe import Recipe
 from antishortcut.methods.ofd import OFD, Margin, partial_distance
-from antishortcut.types import Features
+from antishortcut.models import tapped_features
+from antishortcut.run_dir import RunDir
+from antishortcut.teachers.trajectory import Teachers
+from antishortcut.training.pipeline import Session, distill
+from antishortcut.types import Features, ImageSet
 from tests.methods.test_fitnets import maps_of, numbered, sides, sizes_of, slow_pool
 from tests.test_subspace import close, normal, seeds, several
 
@@ -132,3 +138,19 @@ def test_margins_are_saved_and_need_features() -> None:
     again, _, _ = prepared(1)
     again.load_state_dict(method.state_dict())
     assert all((again.get_buffer(f"margin{i}") < 0).all() for i in range(2))
+
+
+def test_a_run_measures_its_teacher(recipe: Recipe, session: Session) -> None:
+    """On all training images as they are, in evaluation mode."""
+    run = distill(recipe, session, method="ofd", seed=1, suite="s")
+    saved = load_file(RunDir(run.folder(session.runs)).method)
+    images = session.sets(run.data).train
+    assert isinstance(images, ImageSet)
+    teacher = Teachers(run, session.runs, 10, 32).network("final")
+    with torch.no_grad():
+        maps = tapped_features(teacher, images.image / 255, ("preact",)).preact
+    for depth in range(3):
+        for channel, value in zip(maps[-1 - depth].transpose(0, 1), saved[f"margin{depth}"], strict=True):
+            negative = channel[channel < 0]
+            assert len(negative) > 0.001 * channel.numel()
+            assert float(value) == pytest.approx(float(negative.double().mean()), abs=1e-5)
