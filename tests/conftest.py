@@ -42,6 +42,12 @@ batch = 32
 [methods.asd]
 warmup = 1.0
 queue = 64
+[methods.ab]
+init = 1.0
+[methods.fsp]
+init = 1.0
+[methods.ft]
+init = 1.0
 """
 
 

@@ -19,6 +19,12 @@ test_limit = 1000
 name = "resnet14"
 [student]
 name = "resnet8"
+[methods.ab]
+init = 0.25
+[methods.fsp]
+init = 0.25
+[methods.ft]
+init = 0.25
 """
 
 

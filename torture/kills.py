@@ -34,12 +34,18 @@ options = {count = 256, test_count = 100}
 name = "cnn-4-16"
 keep = [2, 15, 25, 50, 75, 100]
 [student]
-name = "cnn-2-16"
+name = "cnn-4-8"  # as many channels as the teacher, for fsp
 [optim]
 batch = 32
 [methods.asd]
 warmup = 1.0
 queue = 64
+[methods.ab]
+init = 1.0
+[methods.fsp]
+init = 1.0
+[methods.ft]
+init = 1.0
 """
 EXECUTION = ["--threads", "1", "--device", "cpu", "--save-every", "0"]
 SUITE = ["suite", "run", "desk-cues", "--only", "kd", "--only", "asd", "--seeds", "1", *EXECUTION]

@@ -100,13 +100,15 @@ class Features:
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
     aux: Tensor | None = None  # logits of an auxiliary head (B, C, h, w), only for the task's loss
     last: Tensor | None = None  # the map (B, D, H, W) whose mean is the embedding, where there is one
+    preact: tuple[Tensor, ...] = ()  # the stages before their last ReLU, if a method taps them
 
     def float32(self, taps: Collection[str] = ()) -> Features:
         """The same in float32, with those maps that a method taps."""
         stages = tuple(stage.float() for stage in self.stages) if "stages" in taps else ()
         last = self.last.float() if "last" in taps and self.last is not None else None
         aux = None if self.aux is None else self.aux.float()
-        return Features(self.logits.float(), self.embedding.float(), stages, aux, last)
+        preact = tuple(stage.float() for stage in self.preact)
+        return Features(self.logits.float(), self.embedding.float(), stages, aux, last, preact)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Shape:
     side: tuple[int, int] = (1, 1)  # of the map whose mean is the embedding; 1 × 1 where there is none
     signed: bool = False  # whether that map, or else the embedding, has negative values
     head: bool = True  # whether the logits are a linear layer of the embedding
+    preact: tuple[bool, ...] = ()  # of each stage, whether it has a ReLU that can be read, or negative values
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,11 @@ class Method(Protocol):
 
     Heads are child modules, queues and banks are buffers that change in training mode only, and teachers get no
     gradient (detach). Inputs are float32 and autocast is off. With several processes logits, embeddings, labels and
-    indices are those of all, images and stages those of this one.
+    indices are those of all, images, stages and preact those of this one.
     """
 
     roles: tuple[str, ...]  # the teacher states it needs: ("final",), ("final", "early"), …
-    taps: tuple[str, ...]  # what it needs besides logits and embedding: "stages", "last"
+    taps: tuple[str, ...]  # what it needs besides logits and embedding: "stages", "preact", "last"
     task_weight: float  # weight of the task's own loss beside its terms
 
     def terms(
@@ -185,6 +188,20 @@ class Notes(Protocol):
     """A method that has something to say before training, as what it leaves out."""
 
     note: str
+
+
+@runtime_checkable
+class TaskSchedule(Protocol):
+    """A method whose weight of the task's loss changes in training."""
+
+    def task_weight_at(self, epoch: float) -> float: ...
+
+
+@runtime_checkable
+class InitialPhase(Protocol):
+    """A method that starts with something else than its actual training, which must be left some time."""
+
+    init: float  # its length in epochs; in recipes with `iterations`, in iterations
 
 
 @runtime_checkable

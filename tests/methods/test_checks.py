@@ -123,6 +123,9 @@ def sizes(
         ("asd", {"kd_temperature": -1.0}, "kd_temperature is -1.0; it must be above 0, and finite"),
         ("asd", {"momentum": 1.0}, "momentum is 1.0; it must be at least 0 and below 1"),
         ("asd", {"subspace": "all"}, "unknown subspace 'all'; it must be 'batch' or 'running' or 'dataset'"),
+        ("ab", {"init": -1.0}, "init is -1.0; it must be 0 or more"),
+        ("ab", {"margin": -1.0}, "margin is -1.0; it must be 0 or more"),
+        ("ft", {"rate": 1.5}, "rate is 1.5; it must be above 0 and at most 1"),
         ("asd", {"select": "forgotten"}, "unknown select 'forgotten'; it must be 'displaced' or 'abandoned'"),
         ("asd", {"select": "abandoned"}, "abandoned directions need full-rank moments: use subspace='running'"),
         ("byot", {"alpha": 1.5}, "alpha is 1.5; it must be between 0 and 1"),
@@ -150,7 +153,10 @@ def test_settings_of_a_recipe_that_cannot_work_are_refused(name: str, settings: 
     assert str(error.value).startswith(f"method {name!r}: {message}")
 
 
-@pytest.mark.parametrize("name", ["afdcd", "at", "at+kd", "fitnets", "kdsvd", "nst", "reviewkd", "sp", "ufd", "vid"])
+@pytest.mark.parametrize(
+    "name",
+    [*("ab", "afdcd", "at", "at+kd", "fitnets", "fsp", "ft", "ofd"), *("kdsvd", "nst", "reviewkd", "sp", "ufd", "vid")],
+)
 def test_a_network_without_feature_maps_is_named(name: str) -> None:
     for networks, who in ((sizes(student=0), "student"), (sizes(teacher=0), "teacher")):
         with pytest.raises(UserError, match=rf"needs feature maps of both .* stages of .*\({who}\.stages = …\)"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.methods import METHODS, method_options, method_roles
-from antishortcut.models import build, feature_shapes
+from antishortcut.models import build, feature_shapes, tapped_features
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
 from antishortcut.training.trainer import deployed
@@ -24,9 +24,12 @@ PAIRS = {
 }
 
 
+EQUAL_CHANNELS = ("fsp",)  # methods for pairs whose stages have as many channels
+
+
 def float32(outputs: Features) -> Features:
     """As the loop hands teachers' features over, whatever they were computed in."""
-    return outputs.float32(("stages", "last"))
+    return outputs.float32(("stages", "preact", "last"))
 
 
 def trained_shape(method: nn.Module, sizes: Sizes) -> Shape:
@@ -43,6 +46,7 @@ class Setting:
         torch.manual_seed(0)
         self.precision = precision
         teacher, student = PAIRS[pair]
+        teacher = student if name in EQUAL_CHANNELS else teacher
         options = method_options(name, {})
         self.roles = method_roles(name, options)
         self.teachers = {role: build(teacher, 5).requires_grad_(False).eval() for role in self.roles}
@@ -58,7 +62,8 @@ class Setting:
 
     def targets(self, batch: Batch | None = None) -> Mapping[str, Features]:
         image = (batch or self.batch).image
-        return {role: float32(network(image)) for role, network in self.teachers.items()}
+        taps = cast(Method, self.method).taps
+        return {role: tapped_features(net, image, taps).float32(taps) for role, net in self.teachers.items()}
 
     def loss(self, batch: Batch | None = None, epoch: float = PAST_WARMUP) -> torch.Tensor:
         return torch.stack(list(self.terms(batch, epoch).values())).sum()
@@ -170,7 +175,7 @@ def tensors_of(outputs: Features) -> list[Tensor]:
 
 def rebuilt(tensors: Sequence[Tensor]) -> Features:
     logits, embedding, *stages, last = tensors
-    return Features(logits, embedding, tuple(stages), last=last)
+    return Features(logits, embedding, tuple(stages), last=last, preact=tuple(stages))
 
 
 def scaled(outputs: Features, factor: float) -> Features:
@@ -206,8 +211,8 @@ def test_odd_batches_stay_finite(name: str, trouble: str) -> None:
         student, teachers = first_row(student), {role: first_row(outputs) for role, outputs in teachers.items()}
     if trouble == "one class":
         batch = replace(batch, label=torch.zeros(rows, dtype=torch.int64))
-    for _ in range(2):  # the second time with a queue or bank that has seen the first
-        terms = cast(Method, setting.method).terms(student, teachers, batch, PAST_WARMUP)
+    for epoch in (0.0, PAST_WARMUP, PAST_WARMUP):  # the last time with a queue or bank that has seen the others
+        terms = cast(Method, setting.method).terms(student, teachers, batch, epoch)
         assert all(torch.isfinite(value) for value in terms.values()), terms
         if terms:
             torch.autograd.backward(torch.stack(list(terms.values())).sum())

@@ -26,7 +26,7 @@ def maps_of(shape: Shape, rows: int, seed: int = 0, dtype: torch.dtype = torch.f
     """Random features of a shape, with two classes."""
     stages = tuple(normal(rows, *stage, seed=seed + i, dtype=dtype) for i, stage in enumerate(shape.stages))
     embedding = normal(rows, shape.embedding, seed=seed + 50, dtype=dtype)
-    return Features(normal(rows, 2, seed=seed + 60, dtype=dtype), embedding, stages)
+    return Features(normal(rows, 2, seed=seed + 60, dtype=dtype), embedding, stages, preact=stages)
 
 
 def numbered(rows: int) -> Batch:

@@ -17,11 +17,11 @@ from antishortcut.methods.kd import kd_loss
 from antishortcut.models import build, feature_shapes
 from antishortcut.tasks import Classification
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, Method, Sizes
+from antishortcut.types import Batch, Features, Method, Sizes, TaskSchedule
 from tests.methods.test_fitnets import Stage, maps_of, numbered, sizes_of
 from tests.test_subspace import close, normal, seeds, several
 
-NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "reviewkd", "sp", "vid", "nst", "kdsvd"]
+NAMES = ["fitnets", "fitnets+kd", "at", "at+kd", "ab", "ft", "ofd", "reviewkd", "sp", "vid", "nst", "kdsvd"]
 by_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -33,11 +33,8 @@ def network(name: str) -> nn.Module:
 
 def leaf(outputs: Features) -> Features:
     """Features that collect gradients."""
-    return Features(
-        outputs.logits.requires_grad_(),
-        outputs.embedding.requires_grad_(),
-        tuple(stage.requires_grad_() for stage in outputs.stages),
-    )
+    stages = tuple(stage.requires_grad_() for stage in outputs.stages)
+    return Features(outputs.logits.requires_grad_(), outputs.embedding.requires_grad_(), stages, preact=stages)
 
 
 def terms_of(method: nn.Module, student: Features, final: Features, epoch: float = 1000.0) -> dict[str, Tensor]:
@@ -77,7 +74,8 @@ def test_any_shapes_are_finite_or_a_clear_error(
         return
     method = build_method(name, sizes, {})
     student = leaf(maps_of(sizes.student, rows, seed, torch.float32))
-    terms = terms_of(method, student, maps_of(sizes.teachers["final"], rows, seed + 1, torch.float32))
+    epoch = 0.0 if isinstance(method, TaskSchedule) else 1000.0
+    terms = terms_of(method, student, maps_of(sizes.teachers["final"], rows, seed + 1, torch.float32), epoch)
     assert all(torch.isfinite(value) for value in terms.values())
     torch.autograd.backward(torch.stack(list(terms.values())).sum())
     given_gradients = [x.grad for x in (student.embedding, *student.stages) if x.grad is not None]

@@ -15,6 +15,7 @@ from tests.methods.test_contract import PAST_WARMUP, Setting, odd_features, rebu
 from tests.processes import in_two
 
 ROWS = 8
+INITIAL = ("ab", "fsp", "ft")  # methods with an initial phase
 Found = dict[str, Tensor]
 
 
@@ -27,7 +28,7 @@ def share(outputs: Features, rank: int | None, requires_grad: bool = False) -> F
     return rebuilt([cut(rows, rank).requires_grad_(requires_grad) for rows in tensors_of(outputs)])
 
 
-def examine(name: str, rank: int | None) -> Found:
+def examine(name: str, rank: int | None, epoch: float = PAST_WARMUP) -> Found:
     """Terms and gradients of one method, averaged over processes as DDP does."""
     setting = Setting(name, "other-stages", ROWS)
     setting.method.train(name != "byot")  # its heads see local maps, whose batch statistics differ
@@ -36,7 +37,7 @@ def examine(name: str, rank: int | None) -> Found:
     whole = setting.batch
     batch = Batch(cut(whole.image, rank), cut(whole.label, rank), cut(whole.index, rank))
     torch.manual_seed(5)  # the noise of a step is a function of (seed, step), the same everywhere
-    terms = setting.method.terms(*gather_samples(student, teachers, batch), PAST_WARMUP)  # type: ignore[operator]
+    terms = setting.method.terms(*gather_samples(student, teachers, batch), epoch)  # type: ignore[operator]
     result: Found = {f"term {key}": value.detach().clone() for key, value in terms.items()}
     heads = dict(setting.method.named_parameters())
     if terms:
@@ -57,6 +58,7 @@ def examine(name: str, rank: int | None) -> Found:
 
 def work(rank: int, folder: Path) -> None:
     result = {name: examine(name, rank) for name in METHODS}
+    result |= {f"{name} at first": examine(name, rank, 0.0) for name in INITIAL}
     if rank == 0:
         torch.save(result, folder / "found.pt")
 
@@ -69,9 +71,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     return result
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_two_processes_agree_with_one(name: str, both: dict[str, Found]) -> None:
-    single, combined = examine(name, None), both[name]
+@pytest.mark.parametrize(
+    ("name", "key", "epoch"),
+    [*((name, name, PAST_WARMUP) for name in METHODS), *((name, f"{name} at first", 0.0) for name in INITIAL)],
+)
+def test_two_processes_agree_with_one(name: str, key: str, epoch: float, both: dict[str, Found]) -> None:
+    single, combined = examine(name, None, epoch), both[key]
     assert single.keys() == combined.keys()
-    for key, value in single.items():
-        assert torch.allclose(value, combined[key], rtol=1e-4, atol=1e-5), key
+    for part, value in single.items():
+        assert torch.allclose(value, combined[part], rtol=1e-4, atol=1e-5), part

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antishortcut.methods import METHODS, method_options, method_roles
+from antishortcut.methods.fsp import FSP
 from antishortcut.tasks import Classification
 from antishortcut.training.loss_meter import LossMeter
 from antishortcut.training.step import DistillationStep
-from antishortcut.types import Batch, Features, Method, Shape, Sizes
-from tests.methods.test_contract import trained_shape
+from antishortcut.types import Batch, Features, Method, Shape, Sizes, TaskSchedule
+from tests.methods.test_contract import EQUAL_CHANNELS, trained_shape
 
 CLASSES, EXAMPLES, PAST_WARMUP = 5, 200, 1000.0
 STUDENT = Shape(48, ((4, 8, 8), (4, 8, 8), (8, 4, 4), (16, 4, 4)))  # wider than the largest batch: the same branches
@@ -77,18 +78,19 @@ def features(shape: Shape, rows: int, requires_grad: bool = False) -> Features:
         torch.randn(rows, *size, requires_grad=requires_grad)
         for size in ((CLASSES,), (shape.embedding,), *shape.stages)
     ]
-    return Features(built[0], built[1], tuple(built[2:]))
+    return Features(built[0], built[1], tuple(built[2:]), preact=tuple(built[2:]))
 
 
-def sizes_of(roles: Sequence[str]) -> Sizes:
+def sizes_of(roles: Sequence[str], teacher: Shape = TEACHER) -> Sizes:
     number = torch.arange(EXAMPLES)
-    shapes = dict.fromkeys(roles, TEACHER)
+    shapes = dict.fromkeys(roles, teacher)
     return Sizes(CLASSES, EXAMPLES, STUDENT, shapes, number % CLASSES, number % (2 * CLASSES))
 
 
 def method_of(name: str, **options: Any) -> nn.Module:
     settings = method_options(name, options)
-    return METHODS[name](sizes_of(method_roles(name, settings)), **settings)
+    roles = method_roles(name, settings)
+    return METHODS[name](sizes_of(roles, STUDENT if name in EQUAL_CHANNELS else TEACHER), **settings)
 
 
 class Given(nn.Module):
@@ -111,11 +113,12 @@ def watched(method: nn.Module, rows: int, steps: int = 1, device: str = "cpu") -
             index = torch.randperm(EXAMPLES)[:rows]
             batch = Batch(torch.zeros(rows, 3, 1, 1), index % CLASSES, index)
             student = Given(features(shape, rows, requires_grad=True))
-            teachers = {role: features(TEACHER, rows) for role in cast(Method, method).roles}
+            teacher = STUDENT if isinstance(method, FSP) else TEACHER
+            teachers = {role: features(teacher, rows) for role in cast(Method, method).roles}
         step = DistillationStep(student, method, Classification())
         watching = Watching()
         with watching:
-            terms = step(batch, teachers, PAST_WARMUP)
+            terms = step(batch, teachers, 0.0 if isinstance(method, TaskSchedule) else PAST_WARMUP)
             torch.autograd.backward(torch.stack(list(terms.values())).sum())
             meter.add(terms)
     return watching

@@ -19,7 +19,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from antishortcut.errors import UserError
 from antishortcut.methods import build_method
-from antishortcut.models import FeatureExtractor, Network, build, feature_shapes
+from antishortcut.models import FeatureExtractor, Network, build, feature_shapes, tapped_features
 from antishortcut.models.user_models import try_out
 from antishortcut.types import Batch, Features, Sizes
 from tests.models import one_thread as one_thread
@@ -412,7 +412,7 @@ def test_stages_of_a_plain_transformer_are_what_timm_says(name: str, options: di
 
 
 @pytest.mark.parametrize(("teacher", "student"), [("timm:test_vit", "cnn-4"), ("cnn-4", "timm:test_vit")])
-@pytest.mark.parametrize("method", ["fitnets", "at", "reviewkd", "sp", "vid", "nst", "kdsvd"])
+@pytest.mark.parametrize("method", ["fitnets", "at", "ab", "ft", "ofd", "reviewkd", "sp", "vid", "nst", "kdsvd"])
 def test_feature_map_methods_take_transformers(method: str, teacher: str, student: str) -> None:
     torch.manual_seed(0)
     one, other = (build(name, 7, image_size=32, size=64 if ":" in name else None) for name in (teacher, student))
@@ -421,8 +421,9 @@ def test_feature_map_methods_take_transformers(method: str, teacher: str, studen
     loss: Any = build_method(method, Sizes(7, 4, *shapes, torch.arange(4)), {})
     batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
     with torch.no_grad():
-        target = one.eval()(batch.image)
-    sum(loss.terms(other(batch.image), {"final": target}, batch, 1.0).values()).backward()
+        target = tapped_features(one.eval(), batch.image, loss.taps)
+    outputs = tapped_features(other, batch.image, loss.taps)
+    sum(loss.terms(outputs, {"final": target}, batch, 40.0 if method == "ft" else 1.0).values()).backward()
     weights = [p.grad for key, p in other.named_parameters() if "head" not in key]
     assert any(grad is not None and grad.isfinite().all() and grad.any() for grad in weights)
 

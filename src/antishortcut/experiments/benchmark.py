@@ -28,7 +28,7 @@ from antishortcut.errors import UserError
 from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
 from antishortcut.methods import build_method, method_options, method_roles
-from antishortcut.models import Network, feature_shapes
+from antishortcut.models import Network, feature_shapes, tapped_features
 from antishortcut.tasks import Classification, Segmentation
 from antishortcut.teachers.cache import CachedOutputs
 from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all, compile_if_faster, fastest_precision
@@ -89,12 +89,7 @@ class TimedMethod:
     def computed(self, network: nn.Module) -> Teacher:
         """A teacher that computes its outputs every time."""
         taps = cast(Method, self.method).taps
-
-        def teacher(batch: Batch) -> Features:
-            outputs: Features = network(batch.image)
-            return outputs.float32(taps)
-
-        return teacher
+        return lambda batch: tapped_features(network, batch.image, taps).float32(taps)
 
     @property
     def passes(self) -> int:
@@ -322,7 +317,7 @@ class Stopwatch:
         student = build_model(group.network, size.classes, size.side).to(self.device)
         run = TimedMethod(group.method, options, student, networks, size, task, self.fabric.autocast)
         if isinstance(run.method, Prepares) and networks:
-            outputs = {role: network(batch.image) for role, network in networks.items()}
+            outputs = {role: teacher(batch) for role, teacher in run.teachers.items()}
             run.method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])
         if group.optimizer == "adamw":
             run.optimizer = torch.optim.AdamW(run.step.parameters(), lr=0.001)

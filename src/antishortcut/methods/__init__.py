@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import arange, nn
 
 from antishortcut.errors import UserError, short_repr, suggest
+from antishortcut.methods.ab import AB
 from antishortcut.methods.afdcd import AfDCD
 from antishortcut.methods.asd import ASD
 from antishortcut.methods.at import AT
@@ -22,11 +23,14 @@ from antishortcut.methods.dfr import DFR
 from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
 from antishortcut.methods.fitnets import FitNets
+from antishortcut.methods.fsp import FSP
+from antishortcut.methods.ft import FT
 from antishortcut.methods.groupdro import GroupDRO
 from antishortcut.methods.kd import KD
 from antishortcut.methods.kdsvd import KDSVD
 from antishortcut.methods.mlld import MLLD
 from antishortcut.methods.nst import NST
+from antishortcut.methods.ofd import OFD
 from antishortcut.methods.pkt import PKT
 from antishortcut.methods.residual import ResidualKD
 from antishortcut.methods.reviewkd import ReviewKD
@@ -62,6 +66,10 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "vid": VID,
     "nst": NST,
     "kdsvd": KDSVD,
+    "ab": AB,
+    "fsp": FSP,
+    "ft": FT,
+    "ofd": OFD,
     "reviewkd": ReviewKD,
     "afdcd": AfDCD,
     "ufd": UFD,

@@ -26,6 +26,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # NaN is in none of 
     "warmup": NOT_NEGATIVE,
     "step_size": NOT_NEGATIVE,
     "adjustment": NOT_NEGATIVE,
+    "init": NOT_NEGATIVE,
+    "rate": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "epoch": NOT_NEGATIVE,
     "momentum": SHARE,
     "mask_ratio": SHARE,
@@ -151,3 +153,15 @@ def check_stages(sizes: Sizes, **stage: int) -> None:
     for name, value in stage.items():
         if not -fewest <= value < fewest:
             raise ValueError(f"{name} = {value} is not a stage of both networks: {counts}")
+
+
+def check_preact(sizes: Sizes) -> None:
+    """Student and teacher must have feature maps, each but the stem's behind a ReLU that can be read, or signed."""
+    check_stages(sizes)
+    for name, shape in (("student", sizes.student), ("teacher", sizes.teachers["final"])):
+        if not all(shape.preact[1:] or shape.preact):
+            at = len(shape.preact) - 1 - shape.preact[::-1].index(False)
+            raise ValueError(
+                f"needs the maps before the last ReLU of each stage: stage {at} of the {name} is never negative, and "
+                f"no nn.ReLU ends it; name modules that end in one ({name}.stages = …), or take another method, like at"
+            )

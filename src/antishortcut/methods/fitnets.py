@@ -15,10 +15,13 @@ Stage = tuple[int, int, int]  # (C, H, W)
 
 def hint_loss(regressed: Tensor, hint: Tensor) -> Tensor:
     """Mean squared error of maps (B, C, H, W); a hint of another size is first averaged to the size of `regressed`."""
-    _, _, height, width = regressed.shape
-    if hint.shape[2:] != (height, width):
-        hint = F.adaptive_avg_pool2d(hint, (height, width))  # (B, C, H, W)
-    return F.mse_loss(regressed, hint)
+    return F.mse_loss(regressed, averaged_to(regressed, hint))
+
+
+def averaged_to(maps: Tensor, hint: Tensor) -> Tensor:
+    """The hint (B, C, h, w), averaged to the height and width of maps (B, C, H, W) if its own differ."""
+    _, _, height, width = maps.shape
+    return hint if hint.shape[2:] == (height, width) else F.adaptive_avg_pool2d(hint, (height, width))
 
 
 def regressor(student: Stage, teacher: Stage) -> nn.Module:

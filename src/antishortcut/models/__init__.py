@@ -1,6 +1,7 @@
 """Networks: name → builder, and any network → Features."""
 
 from antishortcut.models.feature_extractor import FeatureExtractor
+from antishortcut.models.preact import tapped_features
 from antishortcut.models.registry import NAMES, build, describe
 from antishortcut.models.reused_classifier import reuse_classifier
 from antishortcut.models.weights import load_weights
@@ -15,4 +16,5 @@ __all__ = [
     "load_weights",
     "feature_shapes",
     "reuse_classifier",
+    "tapped_features",
 ]

@@ -8,7 +8,6 @@ Two groups of names: `resnet20`, `resnet110`, … and `resnet8x4`, `resnet32x4`,
 import re
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.models.layers import classify, conv_bn, init_convs
@@ -23,9 +22,11 @@ class ResidualBlock(nn.Module):
         self.path = path
         same = stride == 1 and c_in == c_out
         self.shortcut: nn.Module = nn.Identity() if same else conv_bn(c_in, c_out, 1, stride=stride, act=False)
+        self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.path(x) + self.shortcut(x))
+        y: Tensor = self.relu(self.path(x) + self.shortcut(x))
+        return y
 
 
 def basic(c_in: int, width: int, stride: int) -> ResidualBlock:

@@ -27,22 +27,26 @@ class UnitV1(nn.Module):
         self.shuffle = nn.ChannelShuffle(first)
         self.spatial = conv_bn(middle, middle, stride=stride, groups=middle)
         self.expand = conv_bn(middle, c_path, 1, groups=groups, act=False)
+        self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.expand(self.spatial(self.shuffle(self.squeeze(x))))
-        if self.stride == 2:
-            return F.relu(torch.cat([y, F.avg_pool2d(x, 3, 2, padding=1)], dim=1))
-        return F.relu(y + x)
+        joined = torch.cat([y, F.avg_pool2d(x, 3, 2, padding=1)], dim=1) if self.stride == 2 else y + x
+        active: Tensor = self.relu(joined)
+        return active
 
 
 def separable(c_in: int, c_out: int, stride: int) -> nn.Sequential:
-    """1 × 1, depthwise 3 × 3 without activation, 1 × 1."""
+    """1 × 1, depthwise 3 × 3 and 1 × 1; no activation but after the first."""
     depthwise = conv_bn(c_out, c_out, stride=stride, groups=c_out, act=False)
-    return nn.Sequential(conv_bn(c_in, c_out, 1), depthwise, conv_bn(c_out, c_out, 1))
+    return nn.Sequential(conv_bn(c_in, c_out, 1), depthwise, conv_bn(c_out, c_out, 1, act=False))
 
 
 class UnitV2(nn.Module):
-    """Half of the channels pass, half are transformed, then all are shuffled; a stride-2 unit transforms both."""
+    """Half of the channels pass, half are transformed, then all are shuffled; a stride-2 unit transforms both.
+
+    The ReLU comes last, so that a stage ends in one: what passes is never negative, and it stays as it is.
+    """
 
     def __init__(self, c_in: int, c_out: int, stride: int) -> None:
         super().__init__()
@@ -50,14 +54,15 @@ class UnitV2(nn.Module):
         self.left = None
         if stride == 2:
             depthwise = conv_bn(c_in, c_in, stride=2, groups=c_in, act=False)
-            self.left = nn.Sequential(depthwise, conv_bn(c_in, half, 1))
+            self.left = nn.Sequential(depthwise, conv_bn(c_in, half, 1, act=False))
         self.right = separable(c_in if stride == 2 else half, half, stride)
         self.shuffle = nn.ChannelShuffle(2)
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         left, right = x.chunk(2, dim=1) if self.left is None else (self.left(x), x)
-        mixed: Tensor = self.shuffle(torch.cat([left, self.right(right)], dim=1))
-        return mixed
+        active: Tensor = self.relu(self.shuffle(torch.cat([left, self.right(right)], dim=1)))
+        return active
 
 
 class ShuffleNet(nn.Module):

@@ -10,7 +10,6 @@ worse on whole images with it than without (CamVid, crops of 128 pixels, one see
 """
 # B batch, C classes, H × V pixels, W base width, D embedding
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.models.layers import conv_bn, init_convs, widths
@@ -30,6 +29,7 @@ class SimpleSegmentation(nn.Module):
             ]
         )
         self.scene = nn.Conv2d(wide, wide, 1, bias=False)  # no batch norm: a lone image has one value a channel
+        self.relu = nn.ReLU()
         self.last: nn.Module = nn.Identity() if embedding is None else conv_bn(wide, embedding, 1)
         self.head = nn.Conv2d(embedding or wide, classes, 1)
         init_convs(self)
@@ -41,7 +41,7 @@ class SimpleSegmentation(nn.Module):
             x = stage(x)  # (B, W, H/2, V/2), (B, 2W, H/4, V/4), (B, 4W, H/4, V/4)
             maps.append(x)
         scene = self.scene(x.mean(dim=(2, 3), keepdim=True))  # (B, 4W, 1, 1)
-        maps.append(F.relu(self.stages[3](x) + scene))  # (B, 4W, H/4, V/4)
+        maps.append(self.relu(self.stages[3](x) + scene))  # (B, 4W, H/4, V/4)
         embedding = self.last(maps[-1])  # (B, D, H/4, V/4)
         return Features(self.head(embedding), embedding, tuple(maps))
 

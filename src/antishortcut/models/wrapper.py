@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models.feature_extractor import silent
+from antishortcut.models.preact import find_relus
 from antishortcut.types import Features, Shape
 
 Colour = Sequence[float]  # one number a channel
@@ -57,15 +58,18 @@ class Network(nn.Module):
 def feature_shapes(network: nn.Module, image_size: int) -> Shape:
     """Sizes of the network's features for square images, found by a silent pass."""
     weight = next(network.parameters(), torch.empty(0))
-    image = torch.zeros(2, 3, image_size, image_size, device=weight.device)
+    image = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)).to(weight.device)
     with silent(network):
-        features: Features = network(image)
+        features, relus = find_relus(network, image)
         head = _is_linear(features, getattr(network, "head", None))
     stages = tuple((int(s.shape[1]), int(s.shape[2]), int(s.shape[3])) for s in features.stages)
+    negative = (stage.is_meta or bool((stage < 0).any()) for stage in features.stages)
+    preact = tuple(relu is not None or sign for relu, sign in zip(relus, negative, strict=True))
     read = features.embedding if features.last is None else features.last
     side = (1, 1) if features.last is None else (int(read.shape[2]), int(read.shape[3]))
     signed = not read.is_meta and bool((read < 0).any())
-    return Shape(int(features.embedding.shape[1]), stages, features.embedding.ndim == 4, side, signed, head)
+    maps = features.embedding.ndim == 4
+    return Shape(int(features.embedding.shape[1]), stages, maps, side, signed, head, preact)
 
 
 def _is_linear(features: Features, head: object) -> bool:

@@ -6,7 +6,6 @@ Pre-activation: stage maps are raw sums, signed; batch norm and ReLU come only b
 
 import re
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.models.layers import classify, init_convs, init_head
@@ -27,11 +26,12 @@ class PreActivationBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(c_out)
         self.conv2 = conv(c_out, c_out)
         self.shortcut = conv(c_in, c_out, 1, stride) if c_in != c_out else None
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x), inplace=True)
+        active = self.relu(self.bn1(x))
         saved: Tensor = x if self.shortcut is None else self.shortcut(active)
-        y: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)), inplace=True))
+        y: Tensor = self.conv2(self.relu(self.bn2(self.conv1(active))))
         return saved + y
 
 
@@ -47,6 +47,7 @@ class WideResNet(nn.Module):
             blocks += [PreActivationBlock(channels[i + 1], channels[i + 1], 1) for _ in range(count - 1)]
             self.stages.append(nn.Sequential(*blocks))
         self.norm = nn.BatchNorm2d(channels[3])
+        self.relu = nn.ReLU()
         self.head = nn.Linear(channels[3], classes)
         init_convs(self)
         init_head(self.head)
@@ -55,7 +56,7 @@ class WideResNet(nn.Module):
         maps = [self.stem(x)]  # (B, 16, S, S)
         for stage in self.stages:
             maps.append(stage(maps[-1]))  # (B, 16k, S, S), (B, 32k, S/2, S/2), (B, 64k, S/4, S/4)
-        return classify(F.relu(self.norm(maps[-1])), self.head, maps)
+        return classify(self.relu(self.norm(maps[-1])), self.head, maps)
 
 
 def from_name(name: str, classes: int) -> WideResNet | None:

@@ -55,6 +55,10 @@ class TeacherOutputs:
             return
         device, precision = self.fabric.device, self.execution.teacher_precision
         compiling = self.execution.teacher_compile
+        if "preact" in self.taps:
+            if compiling == "on":
+                self._messages.append("teachers: not compiled, because the method reads maps inside them")
+            compiling = "off"
         exact = (fastest_precision(device) if precision == "auto" else precision) == "float32"
         images = [] if resumed or exact else [batch.image.to(device) for batch in self._check_images(data).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import ModelSettings, Run
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
-from antishortcut.models import Network, build, feature_shapes, load_weights, reuse_classifier
+from antishortcut.models import Network, build, feature_shapes, load_weights, reuse_classifier, tapped_features
 from antishortcut.models.external import code_of
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
@@ -251,8 +251,8 @@ class Teachers:
         """Each role's outputs for raw images, in float32."""
         result = {}
         for role in roles:
-            outputs = self._frozen[role](image) if role in self._frozen else self.network(role)(image)
-            result[role] = outputs.float32(taps)
+            network = self._frozen[role] if role in self._frozen else self.network(role)
+            result[role] = tapped_features(network, image, taps).float32(taps)
         return result
 
     def use(self, frozen: dict[str, FrozenModel]) -> None:

@@ -28,6 +28,7 @@ EPOCHS = (30, 100)  # at least, at most
 BATCH, STEPS_PER_EPOCH = (16, 128), 16  # at least and at most; steps an epoch should have
 LR, FINE_TUNE = 1e-3, 0.2  # of AdamW with a batch of 64 from scratch; its share for published weights
 LR_WARMUP, METHOD_WARMUP = 0.05, 1 / 12  # shares of training; 1/12 is 20 of the paper's 240 epochs
+INITIAL, METHOD_INIT = ("ab", "fsp", "ft"), 1 / 8  # methods with an initial phase, and its share: 30 of 240 epochs
 HUBS = ("timm:", "torchvision:")  # networks with published weights
 OWN = ("folder:", "groups:")  # data whose images may have any size
 DATA_KEYS = ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")
@@ -125,6 +126,8 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     warmup = round(METHOD_WARMUP * length, 2)
     lines.append(RecipeLine("methods.asd.warmup", warmup, f"{unit} in which its losses rise: the paper's share"))
     lines += [RecipeLine(f"methods.{method}.warmup", warmup) for method in ("contrast+tc", "contrast+hint")]
+    why = f"{unit} of its initial phase: 30 of 240"
+    lines += [RecipeLine(f"methods.{name}.init", round(METHOD_INIT * length, 2), why) for name in INITIAL]
     return with_overrides(lines, overrides)
 
 

@@ -39,7 +39,9 @@ class LossMeter:
         if not bad:
             return
         values = ", ".join(f"{name} {float(value):g}" for name, value in self.last.items())
-        outputs = {role: (each.logits, each.embedding, *each.stages) for role, each in (teachers or {}).items()}
+        outputs = {
+            role: (each.logits, each.embedding, *each.stages, *each.preact) for role, each in (teachers or {}).items()
+        }
         roles = [repr(role) for role, tensors in outputs.items() if not all(x.isfinite().all() for x in tensors)]
         advice = "lower optim.lr or check the data, or use another --precision"
         if roles:

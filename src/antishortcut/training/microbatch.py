@@ -15,7 +15,10 @@ from antishortcut.errors import UserError
 from antishortcut.training.optim import build_optimizer
 from antishortcut.types import Batch, Features, StrongView
 
-LATE = 1000.0  # an epoch past any warm-up
+EPOCHS = (
+    0.0,
+    1000.0,
+)  # in which steps are tried: the first, which may be of an initial phase, and one past any warm-up
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
 
 
@@ -51,7 +54,7 @@ def find_micro_batches(
 ) -> tuple[int, str]:
     """The number of micro-batches per accumulation step, equal in all processes, and a line to print if it is not one.
 
-    A copy of the step takes a training step with the whole micro-batch, then with half of it, and so on.
+    A copy of the step takes two training steps with the whole micro-batch, then with half of it, and so on.
     """
     size, count = max(all_gather_int(len(batch.index))), 1
     most = max(size // (2 * optim.accumulate), 1)  # batch norm cannot learn from one image
@@ -88,10 +91,11 @@ def _fits(
         micro = Batch(*(tensor[index].to(device) for tensor in (batch.image, batch.label, batch.index)))
         if isinstance(twin.method, StrongView):
             micro = with_strong_view(micro, 0, 0)
-        with autocast():
-            losses = twin(micro, teachers(micro), LATE)
-        torch.autograd.backward(torch.stack(list(losses.values())).sum())
-        optimizer.step()
+        for epoch in EPOCHS:
+            with autocast():
+                losses = twin(micro, teachers(micro), epoch)
+            torch.autograd.backward(torch.stack(list(losses.values())).sum())
+            optimizer.step()
         return True
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

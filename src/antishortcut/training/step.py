@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.errors import UserError
-from antishortcut.types import Batch, Features, Method, Samples, Task, TrainingView
+from antishortcut.models import tapped_features
+from antishortcut.types import Batch, Features, Method, Samples, Task, TaskSchedule, TrainingView
 
 EMPTY_STEP = "void"  # the loss of a step without a single labelled pixel: nothing is learned, nothing decays
 
@@ -24,13 +25,14 @@ class DistillationStep(nn.Module):
 
     def forward(self, batch: Batch, teachers: Mapping[str, Features], epoch: float) -> dict[str, Tensor]:
         method = cast(Method, self.method)
-        outputs = self.student(batch.image)
+        outputs = tapped_features(self.student, batch.image, method.taps)
         _check_outputs(outputs, method)
         with torch.autocast(batch.image.device.type, enabled=False):  # losses in float32: τ = 0.07 magnifies rounding
             student = outputs.float32(method.taps)
             if isinstance(method, TrainingView):
                 student = method.view(student, teachers)
-            weight = method.task_weight * self._process_weight(batch)
+            share = method.task_weight_at(epoch) if isinstance(method, TaskSchedule) else method.task_weight
+            weight = share * self._process_weight(batch)
             losses = {name: weight * value for name, value in self.task.loss(student, batch).items()}
             samples, targets, whole = gather_samples(*self.task.samples(student, teachers, batch))
             if len(whole.label) == 0:  # the method's parameters still need a gradient: DDP waits for each of them
@@ -81,6 +83,6 @@ class FabricStep(nn.Module):
 def _check_outputs(outputs: Features, method: Method) -> None:
     if torch.is_grad_enabled() and not (outputs.logits.requires_grad or outputs.embedding.requires_grad):
         raise UserError("the student's outputs carry no gradient: remove torch.no_grad() or detach() from its forward")
-    if "stages" in method.taps and not outputs.stages:
+    if ("stages" in method.taps and not outputs.stages) or ("preact" in method.taps and not outputs.preact):
         advice = "name modules that run every time (student.stages = …), or use a method like asd"
         raise UserError(f"the student returned no feature maps in this step: a stage was skipped; {advice}")

@@ -28,7 +28,7 @@ from antishortcut.distributed import (
     report_lost_peers,
     single_process,
 )
-from antishortcut.errors import UserError, first_line
+from antishortcut.errors import UserError, first_line, plural
 from antishortcut.hardware import versions
 from antishortcut.methods import build_method
 from antishortcut.models import Network, feature_shapes
@@ -64,6 +64,7 @@ from antishortcut.types import (
     Batch,
     DataSplits,
     Finishes,
+    InitialPhase,
     Method,
     Notes,
     Prepares,
@@ -123,6 +124,10 @@ def build_objective(
             module.check_finish(student, data)
         except ValueError as error:
             raise UserError(f"method {method!r}: {error}") from None
+    length, unit = settings.iterations or settings.epochs, "iteration" if settings.iterations else "epoch"
+    if isinstance(module, InitialPhase) and module.init >= length:
+        problem = f"init is {module.init:g}, which leaves nothing of a training of {plural(length, unit)}"
+        raise UserError(f"method {method!r}: {problem}; shorten it: --set method.init={length / 8:g}")
     return task, module
 
 
@@ -388,7 +393,9 @@ class Trainer:
                 raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
             batches = to_device(self._whole_set(self.data.train).epoch(0), self.fabric.device)
-            both = ((self.teachers.compute(batch.image), batch) for batch in batches)  # computed as they are read
+            both = (
+                (self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches
+            )  # computed as they are read
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
             self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:
