@@ -14,6 +14,7 @@ from torch import Tensor
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss, guarded_strength
+from antishortcut.methods.dkd import dkd_terms
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
@@ -209,3 +210,20 @@ def test_hints_are_those_of_fitnets_and_networks_without_maps_go_without() -> No
     bare = Contrast(SIZES, hint=100.0)
     assert (bare.taps, bare.hints) == ((), None)
     assert "without hints" in bare.note
+
+
+def test_with_beta_it_is_dkd_on_contrast_targets() -> None:
+    """TCKD + β NCKD of the target; of one row, β = 1 − q_t gives the KL back."""
+    student, final, early = (normal(6, 5, seed=seed) for seed in range(3))
+    label = torch.arange(6) % 5
+    teachers = {"final": logits_only(final), "early": logits_only(early)}
+    batch = replace(numbered(6), label=label)
+    target = contrast_logits(final, early, 1.0)
+    tckd, nckd = dkd_terms(student, target, label, 4.0)
+    terms = Contrast(SIZES, beta=2.0).terms(logits_only(student), teachers, batch, epoch=0.0)
+    close(terms["contrast"], tckd + 2 * nckd)
+    one = {role: logits_only(rows.logits[:1]) for role, rows in teachers.items()}
+    rest = float(1 - (target[0] / 4).softmax(dim=0)[label[0]])
+    first = replace(numbered(1), label=label[:1])
+    terms = Contrast(SIZES, beta=rest).terms(logits_only(student[:1]), one, first, epoch=0.0)
+    close(terms["contrast"], kd_loss(student[:1], target[:1], 4.0))

@@ -24,10 +24,10 @@ from antishortcut.training.pipeline import Session, distill, teach
 
 METHOD = "contrast+hint"
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
-    "none": {"strength": 0.0, "guard": False, "hint": 0.0, "tc": 0.0},
-    "mild": {"strength": 0.5, "guard": False, "hint": 30.0, "tc": 0.8},
-    "medium": {"strength": 1.0, "guard": False, "hint": 100.0, "tc": 0.0},
-    "strong": {"strength": 4.0, "guard": True, "hint": 100.0, "tc": 0.0},
+    "none": {"strength": 0.0, "beta": 0.0, "hint": 0.0},
+    "mild": {"strength": 0.5, "beta": 8.0, "hint": 100.0},
+    "medium": {"strength": 1.0, "beta": 0.0, "hint": 100.0},
+    "strong": {"strength": 2.0, "beta": 0.0, "hint": 100.0},
 }
 PILOT = 0.25  # of a student's training
 ERRORS = 1.0  # standard errors by which a loss may exceed the budget before it counts
@@ -151,10 +151,9 @@ def _short(recipe: Recipe) -> Recipe:
 
 
 def _described(options: Mapping[str, Any]) -> str:
-    if options["strength"] == options["hint"] == options["tc"] == 0:
+    if not any(options.values()):
         return "plain KD"
-    words = [f"λ {'up to ' if options['guard'] else ''}{options['strength']:g}", f"hint {options['hint']:g}"]
-    return ", ".join(words + ([f"tc {options['tc']:g}"] if options["tc"] else []))
+    return f"λ {options['strength']:g}, β {options['beta']:g}, hint {options['hint']:g}"
 
 
 def _reason(pilots: Sequence[Pilot], level: str, budget: float, images: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
+from antishortcut.methods.dkd import dkd_terms
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.methods.standardise import standardised
@@ -66,7 +67,8 @@ class Contrast(nn.Module):
     """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + hint · MSE + tc · L_TC.
 
     strength: λ. guard: λ of each image is lowered until the target names its label, where T_final does. floor: of
-    log p_E. reference: "early", or "uniform", the control that only sharpens.
+    log p_E. reference: "early", or "uniform", the control that only sharpens. beta: 0, or the weight of the other
+    classes beside the label, which DKD takes apart: KL becomes TCKD + β NCKD.
     hint above 0 adds FitNets' regression of the teacher's map of a stage, −1 being the deepest; networks without maps
     go without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
     standardise: as in KD, of the target and the student.
@@ -82,6 +84,7 @@ class Contrast(nn.Module):
         floor: float = -8.0,
         weight: float = 1.0,
         temperature: float = 4.0,
+        beta: float = 0.0,
         reference: str = "early",
         hint: float = 0.0,
         hint_stage: int = -2,
@@ -95,6 +98,7 @@ class Contrast(nn.Module):
         check_settings(strength=strength, temperature=temperature, floor=floor)
         check_choice("reference", reference, ("early", "uniform"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
+        self.beta = beta
         self.guard, self.reference, self.task_weight, self.standardise = guard, reference, task_weight, standardise
         self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
@@ -109,8 +113,8 @@ class Contrast(nn.Module):
         stage = -1 if stages == 1 else hint_stage
         self.hints = FitNets(sizes, weight=hint, hint=stage) if hint != 0 and stages else None
         self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
-        if guard:
-            self.no_mixup = "its guard goes by the one true class"
+        if guard or beta != 0:
+            self.no_mixup = "it goes by the one true class"
 
     def project(self, student: Tensor) -> Tensor:
         return student if self.features is None else self.features.project(student)
@@ -125,7 +129,12 @@ class Contrast(nn.Module):
         rows = student.logits
         if self.standardise:
             rows, target = standardised(rows), standardised(target)
-        terms = {"contrast": self.weight * kd_loss(rows, target, self.temperature)}
+        if self.beta == 0:
+            loss = kd_loss(rows, target, self.temperature)
+        else:
+            tckd, nckd = dkd_terms(rows, target, batch.label, self.temperature)
+            loss = tckd + self.beta * nckd
+        terms = {"contrast": self.weight * loss}
         if self.hints is not None:
             terms |= self.hints.terms(student, teachers, batch, epoch)
         if self.features is not None:
