@@ -68,7 +68,7 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
     return {
         "model": run.model.name,
         "options": run.model.build_options,
-        "teachers_classifier": None if classifier is None else classifier.model_dump(mode="json"),
+        "teachers_classifier": None if classifier is None else classifier._asdict(),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "classes": opened.classes,
         "names": list(opened.names) or None,
