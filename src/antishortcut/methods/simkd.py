@@ -1,6 +1,8 @@
 """SimKD: knowledge distillation with the reused teacher classifier, Chen et al. 2022."""
 # B batch, D teacher's embedding, H × W pixels
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -51,7 +53,7 @@ class SimKD(nn.Module):
 
     def deployed(self, student: nn.Module, head: nn.Linear) -> Network:
         assert isinstance(student, Network)
-        settings = self.settings._replace(bias=head.bias is not None)
+        settings = replace(self.settings, bias=head.bias is not None)
         network = reuse_classifier(student, head.out_features, settings).to(head.weight.device)
         network.get_submodule("body.head").load_state_dict(head.state_dict())
         return network

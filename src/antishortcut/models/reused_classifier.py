@@ -6,7 +6,8 @@ channels. Knowledge distillation with the reused teacher classifier, Chen et al.
 # B batch, C classes, D teacher's embedding, H × W pixels
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,8 @@ from antishortcut.types import Features
 WIDEST = 2**14  # channels; wider projectors would take all memory
 
 
-class ClassifierSettings(NamedTuple):
+@dataclass(frozen=True)
+class ClassifierSettings:
     """How a student leads to its teacher's classifier; known when its training begins, written into run.json."""
 
     source: int  # channels of the student's last map
@@ -39,7 +41,7 @@ class ClassifierSettings(NamedTuple):
         numbers = (settings.source, settings.width, settings.target, height, width)
         if not all(type(number) is int and 0 < number <= WIDEST for number in numbers):
             raise ValueError(f"not whole numbers from 1 to {WIDEST}: {numbers}")
-        return settings._replace(side=(height, width), relu=settings.relu is True, bias=settings.bias is True)
+        return replace(settings, side=(height, width), relu=settings.relu is True, bias=settings.bias is True)
 
 
 def reuse_classifier(student: Network, classes: int, settings: ClassifierSettings) -> Network:

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -373,7 +374,7 @@ class Trainer:
     def classifier(self) -> dict[str, Any] | None:
         """How the student leads to its teacher's classifier, for run.json."""
         settings = reused(self.student)
-        return None if settings is None else settings._asdict()
+        return None if settings is None else asdict(settings)
 
     def resolved_execution(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
