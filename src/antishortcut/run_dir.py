@@ -22,7 +22,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run, Settings
-from antishortcut.config.schema import ClassifierSettings
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, content, near_folder, refuse_links, remove_leftovers, sha256, text
 
@@ -69,7 +68,7 @@ class RunDir:
         execution: dict[str, Any],
         versions: dict[str, str],
         code: Mapping[str, str] | None = None,
-        classifier: ClassifierSettings | None = None,
+        classifier: Mapping[str, Any] | None = None,
     ) -> None:
         """Write run.json, or check that the one there is of the same run."""
         if (self.path / "run.json").exists():
@@ -77,23 +76,16 @@ class RunDir:
             return
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
         value |= {"versions": versions, "code": dict(code or {}), "sum": _sum(value)}
-        reused = {} if classifier is None else {"classifier": classifier.model_dump(mode="json")}
-        write_json(self.path / "run.json", value | reused)
+        write_json(self.path / "run.json", value | ({"classifier": dict(classifier)} if classifier else {}))
 
     def code(self) -> dict[str, str]:
         """Module → sha256 of its source when the run began; see `models.external.code_of`."""
         return read_json(self.path / "run.json").get("code") or {}
 
-    def classifier(self) -> ClassifierSettings | None:
-        """How the network leads to its teacher's classifier; None if it has its own."""
-        path = self.path / "run.json"
-        try:
-            value = read_json(path).get("classifier")
-            return None if value is None else ClassifierSettings.model_validate(value)
-        except (AttributeError, ValueError) as error:  # pydantic's among them
-            if isinstance(error, UserError):
-                raise
-            raise damaged(path, "classifier") from None
+    def classifier(self) -> dict[str, Any] | None:
+        """How the network leads to its teacher's classifier, see `models.reused_classifier`; None if it has its own."""
+        settings: dict[str, Any] | None = read_json(self.path / "run.json").get("classifier")
+        return settings
 
     def check(self, run: Run) -> None:
         """Raise if another run is here, naming the difference."""

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.config.schema import ClassifierSettings
 from antishortcut.errors import UserError
 from antishortcut.methods import build_method
 from antishortcut.methods.simkd import SimKD, map_errors
 from antishortcut.models import Network, build, feature_shapes, reuse_classifier
-from antishortcut.models.reused_classifier import ReusedClassifier, projector
+from antishortcut.models.reused_classifier import ClassifierSettings, ReusedClassifier, projector
 from antishortcut.training.trainer import deployed
 from antishortcut.types import Features, Shape, Sizes
 from tests.methods.test_fitnets import numbered, slow_pool

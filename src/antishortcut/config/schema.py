@@ -11,7 +11,6 @@ LONGEST = 10**9  # epochs or iterations; as steps, larger numbers have no place 
 LARGEST = 1e6  # of weights, decays and the like
 FASTEST = 1e30  # of learning rates: such a training fails, but one float32 holds its rate times any decay
 SIDE = 4096  # pixels of an image
-WIDEST = 2**14  # channels of a projector
 PROCESSES = 1024  # and threads: torch falls over with a million of them
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
 BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
@@ -29,8 +28,6 @@ Fraction = Annotated[Float, Field(ge=0, lt=1)]
 Length = Annotated[Int, Field(ge=1, le=LONGEST)]
 Images = Annotated[Int, Field(ge=1, le=10**7)]
 Side = Annotated[Int, Field(ge=8, le=SIDE)]
-MapSide = Annotated[Int, Field(ge=1, le=SIDE)]
-Channels = Annotated[Int, Field(ge=1, le=WIDEST)]
 Seed = Annotated[Int, Field(ge=0, lt=2**31)]
 Processes = Annotated[Int, Field(ge=0, le=PROCESSES)]
 Weight = Annotated[Float, Field(ge=0, le=LARGEST)]
@@ -65,17 +62,6 @@ class ModelSettings(Settings):
     def build_options(self) -> dict[str, Any]:
         """How the network is built, besides its name."""
         return {key: value for key in BUILT if (value := getattr(self, key)) != type(self).model_fields[key].default}
-
-
-class ClassifierSettings(Settings):
-    """How a student leads to its teacher's classifier; known when its training begins, written into run.json."""
-
-    source: Channels  # of the student's last map
-    width: Channels  # inside the projector
-    target: Channels  # of the teacher's last map, which its classifier reads
-    side: tuple[MapSide, MapSide]  # of the projected map
-    relu: bool  # whether the projector ends in one
-    bias: bool  # whether the classifier has one
 
 
 class OptimSettings(Settings):

@@ -1,6 +1,6 @@
 """Export a finished run's network: written to a temporary folder, checked against the original, then renamed."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
     return {
         "model": run.model.name,
         "options": run.model.build_options,
-        "teachers_classifier": None if classifier is None else classifier.model_dump(mode="json"),
+        "teachers_classifier": None if classifier is None else asdict(classifier),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "classes": opened.classes,
         "names": list(opened.names) or None,

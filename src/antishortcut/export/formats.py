@@ -104,8 +104,7 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
     if classifier is not None:
         network, recipe = reuse_classifier(network, opened.classes, classifier), {}  # a recipe's has its own classifier
         load += [
-            "from antishortcut.config.schema import ClassifierSettings",
-            "from antishortcut.models import reuse_classifier",
+            "from antishortcut.models.reused_classifier import ClassifierSettings, reuse_classifier",
             f"student = reuse_classifier(student, {opened.classes}, {classifier!r}).eval()",
         ]
     load_weights(network.eval(), place / "model.safetensors")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.config.schema import WIDEST
 from antishortcut.errors import UserError
+from antishortcut.models.reused_classifier import WIDEST
 from antishortcut.types import Sizes
 
 ABOVE_0 = (lambda value: 0 < value < math.inf, "above 0, and finite")

@@ -1,14 +1,15 @@
 """SimKD: knowledge distillation with the reused teacher classifier, Chen et al. 2022."""
 # B batch, D teacher's embedding, H × W pixels
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.config.schema import ClassifierSettings
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_classifier, check_settings
 from antishortcut.methods.kd import Teachers, Terms
-from antishortcut.models.reused_classifier import last_map, reuse_classifier
+from antishortcut.models.reused_classifier import ClassifierSettings, last_map, reuse_classifier
 from antishortcut.models.wrapper import Network
 from antishortcut.types import Batch, Features, Sizes
 
@@ -52,7 +53,7 @@ class SimKD(nn.Module):
 
     def deployed(self, student: nn.Module, head: nn.Linear) -> Network:
         assert isinstance(student, Network)
-        settings = self.settings.model_copy(update={"bias": head.bias is not None})
+        settings = replace(self.settings, bias=head.bias is not None)
         network = reuse_classifier(student, head.out_features, settings).to(head.weight.device)
         network.get_submodule("body.head").load_state_dict(head.state_dict())
         return network

@@ -5,18 +5,43 @@ channels. Knowledge distillation with the reused teacher classifier, Chen et al.
 """
 # B batch, C classes, D teacher's embedding, H × W pixels
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.config.schema import ClassifierSettings
 from antishortcut.errors import UserError
 from antishortcut.models.feature_extractor import FeatureExtractor
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.wrapper import Network
 from antishortcut.types import Features
+
+WIDEST = 2**14  # channels; wider projectors would take all memory
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """How a student leads to its teacher's classifier; known when its training begins, written into run.json."""
+
+    source: int  # channels of the student's last map
+    width: int  # of the projector's inner maps
+    target: int  # of the teacher's last map, which its classifier reads
+    side: tuple[int, int]  # height and width of the projected map
+    relu: bool  # whether the projector ends in one
+    bias: bool  # whether the classifier has one
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises TypeError or ValueError if these cannot be the settings of a network."""
+        settings = cls(**value)
+        height, width = settings.side
+        numbers = (settings.source, settings.width, settings.target, height, width)
+        if not all(type(number) is int and 0 < number <= WIDEST for number in numbers):
+            raise ValueError(f"not whole numbers from 1 to {WIDEST}: {numbers}")
+        return replace(settings, side=(height, width), relu=settings.relu is True, bias=settings.bias is True)
 
 
 def reuse_classifier(student: Network, classes: int, settings: ClassifierSettings) -> Network:

@@ -25,8 +25,9 @@ from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
 from antishortcut.models import Network, build, feature_shapes, load_weights, reuse_classifier, tapped_features
 from antishortcut.models.external import code_of
+from antishortcut.models.reused_classifier import ClassifierSettings
 from antishortcut.models.weights import load_checked, read_weights
-from antishortcut.run_dir import RunDir, read_json, write_json
+from antishortcut.run_dir import RunDir, damaged, read_json, write_json
 from antishortcut.teachers.frozen import FrozenModel
 from antishortcut.teachers.snapshots import check_entries
 from antishortcut.types import Features, Shape
@@ -51,7 +52,13 @@ def build_saved(folder: RunDir, classes: int, image_size: int) -> Network:
     warn_of_changed_code(folder)
     network = build_model(folder.read()[0].model.without_weights(), classes, image_size)
     classifier = folder.classifier()
-    return network if classifier is None else reuse_classifier(network, classes, classifier)
+    if classifier is None:
+        return network
+    try:
+        settings = ClassifierSettings.from_json(classifier)
+    except (TypeError, ValueError):
+        raise damaged(folder.path / "run.json", "classifier") from None
+    return reuse_classifier(network, classes, settings)
 
 
 def warn_of_changed_code(folder: RunDir) -> None:

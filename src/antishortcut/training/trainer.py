@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,7 +95,7 @@ def train(
             check_loggers(execution.log)
             trainer = Trainer(run, runs, data, fabric, resolve_execution(execution), resumed)
             if fabric.is_global_zero:
-                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code, reused(trainer.student))
+                run_dir.begin(run, trainer.resolved_execution(), versions(), trainer.code, trainer.classifier)
             fabric.barrier()
             trainer.fit(quiet)
         except UserError as error:
@@ -434,6 +435,12 @@ class Trainer:
             cost = {"steps": self.total_steps, "parameters": size, "seconds": round(self._elapsed(), 3)}
             self.run_dir.finish(result | cost)
         self.checkpoints.clear()
+
+    @property
+    def classifier(self) -> dict[str, Any] | None:
+        """How the student leads to its teacher's classifier, for run.json."""
+        settings = reused(self.student)
+        return None if settings is None else asdict(settings)
 
     def resolved_execution(self) -> dict[str, Any]:
         """The execution settings with nothing left open, for run.json."""
