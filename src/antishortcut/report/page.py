@@ -21,6 +21,7 @@ from antishortcut.fileio import atomic_write
 from antishortcut.report import notes, paper_comparison, score_figures
 from antishortcut.report.charts import Figure, style
 from antishortcut.report.collect import BASELINE, Curve
+from antishortcut.report.frontier import frontier_figure
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
@@ -38,6 +39,7 @@ class Figures:
     """By the part of the page they stand in; only those with data."""
 
     differences: list[Figure]
+    frontier: list[Figure]
     leaning: list[Figure]
     scenes: list[Gallery]
     mechanism: list[Figure]
@@ -52,7 +54,7 @@ class Figures:
         """In the order of the page."""
         teachers = [figure for _, figures in self.teachers for figure in figures]
         requested = [figure for _, figure in (*self.sweep, *self.scatter)]
-        students = [self.differences, requested, self.leaning, self.mechanism, self.embeddings]
+        students = [self.differences, self.frontier, requested, self.leaning, self.mechanism, self.embeddings]
         return [figure for figures in (*students, teachers, self.training) for figure in figures]
 
 
@@ -63,6 +65,7 @@ def make_figures(table: ResultTable) -> Figures:
     skipped = Notes()
     return Figures(
         differences=filled([score_figures.difference_figure(table)]),
+        frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),
         scenes=galleries(table, skipped),
         mechanism=filled(mechanism_figures(table)),
