@@ -112,7 +112,8 @@ def _whole(figure: Figure) -> dict[str, Any]:
         {"layer": _layers(panel.layers), "width": width, "height": panel.height, "title": panel.title}
         for panel in figure.panels
     ]
-    if figure.key and "line" not in {layer["mark"]["type"] for panel in panels for layer in panel["layer"]}:
+    coloured = [layer for panel in panels for layer in panel["layer"] if "color" in layer["encoding"]]
+    if figure.key and "line" not in {layer["mark"]["type"] for layer in coloured}:
         legend |= {"symbolType": "square", "symbolStrokeWidth": 0}  # of filled marks; a stroke would not be seen
     legend |= {"symbolLimit": len(figure.key)} if len(figure.key) > ENTRIES else {}
     if max(map(len, figure.key), default=0) > WORD:
