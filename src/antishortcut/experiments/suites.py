@@ -4,6 +4,7 @@ desk        real CIFAR-100, 12,000 images: a pair of one family and a pair of tw
 desk-cues   synthetic images with a known shortcut: a teacher for every seed
 desk-dense  segmentation: CamVid, one teacher, and synthetic scenes, a teacher for every seed
 beyond-*    contrast targets, with rivals and controls
+mixing      mixup and cutmix on synthetic images with a known shortcut
 shortcuts   shortcuts of every kind, planted in real and synthetic images: a teacher for every seed
 table1, …   the tables and figures of the paper
 """
@@ -22,6 +23,7 @@ SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # for segmentation, and for sweeps that ask for a trend
 OURS = SuiteRow("contrast+tc", "contrast+tc")
 DIALLED = SuiteRow("contrast+hint", "contrast+hint", budget=0.0)
+MEDIUM: dict[str, Value] = {"strength": 1.0, "beta": 0.0, "hint": 100.0}  # a level of the dial
 PAID = SuiteRow("contrast+hint-5", "contrast+hint", budget=0.05)
 ROWS = (*paper.METHODS, paper.NO_SS, paper.NO_TC, paper.NO_TEMPORAL[0], OURS)
 DENSE = (*paper.SEGMENTERS, OURS)
@@ -126,6 +128,24 @@ def shortcuts(overrides: Sequence[str]) -> Suite:
     return Suite("shortcuts", "shortcuts of every kind, planted: does a method hand them down?", tuple(jobs))
 
 
+def mixing(overrides: Sequence[str]) -> Suite:
+    """Each method plain, with mixup and with cutmix, with the task's loss and without."""
+    ways: dict[str, tuple[str, ...]] = {"": (), "-mixup": ("optim.mixup=0.8",), "-cutmix": ("optim.cutmix=1.0",)}
+    rows = [
+        SuiteRow(
+            f"{name}{way}{'' if task else '-no-ce'}",
+            method,
+            options | ({} if task else {"task_weight": 0.0}),
+            settings=mix,
+        )
+        for name, method, options in (("kd", "kd", {}), ("asd", "asd", {}), ("contrast+hint", "contrast+hint", MEDIUM))
+        for way, mix in ways.items()
+        for task in (True, False)
+    ]
+    jobs = _jobs("mixing", "cues", ["data.val_fraction=0.1", *overrides], FEWER, rows, ON_HARD, paired=True)
+    return Suite("mixing", "mixup and cutmix where the shortcut is known", tuple(jobs))
+
+
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
     on = ("clean", "hard", "corruptions", "mechanism")
     same = [*BASE, *STRENGTHS[1:], VARIANTS[-1]]
@@ -150,6 +170,7 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "desk-dense": desk_dense,
     "beyond-cues": beyond_cues,
     "shortcuts": shortcuts,
+    "mixing": mixing,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
     **{name: partial(paper_suite, name) for name in TABLES},
