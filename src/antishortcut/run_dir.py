@@ -124,8 +124,8 @@ class RunDir:
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
         """One process at a time, by a file lock that ends with its process. wait: for the other one, else InUse."""
-        self.check_place()
         self.path.mkdir(parents=True, exist_ok=True)
+        refuse_links(self.path)
         lock = FileLock(self.path / ".lock")
         try:
             held = lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)

@@ -19,7 +19,7 @@ from tests.conftest import asd
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("asd distill cues --method contr", ["contrast", "contrast+tc", "contrast+ls"]),
+        ("asd distill cues --method contr", ["contrast", "contrast+tc", "contrast+hint", "contrast+ls"]),
         ("asd distill P1", ["P1", "P10", "P11", "P12", "P13"]),
         ("asd distill m", ["mine.toml"]),
         ("asd distill P2 --via wrn-40", ["wrn-40-2", "wrn-40-1"]),

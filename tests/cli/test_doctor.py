@@ -42,8 +42,13 @@ def test_data_sets_are_found_where_they_are_opened(tmp_path: Path, monkeypatch: 
         make(tmp_path)
     make_camvid(tmp_path / "camvid")
     monkeypatch.setenv("ANTISHORTCUT_DATA", str(tmp_path))
-    assert examine()["data sets there"] == ["cifar100", "tiny-imagenet", "imagenet100", "ade20k", "camvid"]
-    assert examine(tmp_path / readers.CIFAR)["data sets there"] == ["cifar100"]  # the folder of the set itself
+    assert examine()["data sets there"] == [
+        *("cifar100", "cifar100-coarse", "tiny-imagenet", "imagenet100", "ade20k", "camvid")
+    ]
+    assert examine(tmp_path / readers.CIFAR)["data sets there"] == [
+        "cifar100",
+        "cifar100-coarse",
+    ]  # the folder of the set itself
 
 
 def test_every_problem_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.config.recipe import DIAL, load_recipe, recipe_from
+from antishortcut.config.recipe import DIALS, load_recipe, recipe_from
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
 from antishortcut.experiments.dial import LEVELS, METHOD, Choice, Pilot, best, choose, compare, written
@@ -27,7 +27,7 @@ def answers(right: list[int], label: torch.Tensor) -> torch.Tensor:
 
 def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
     for options in LEVELS.values():
-        assert tuple(options) == DIAL
+        assert tuple(options) == DIALS[METHOD]
         assert method_options(METHOD, options)["strength"] == options["strength"]
     first = next(iter(LEVELS.values()))
     assert not any(first.values())
@@ -101,7 +101,7 @@ def test_budget_and_frontier_on_the_command_line(tmp_path: Path, ended: Ended) -
     names = {folder.name for folder in run.path.parent.iterdir()}
     assert names >= {f"{METHOD}-s1", *(f"{METHOD}-{level}-s1" for level in LEVELS)}
     chosen = run.read()[0].options
-    assert {key: chosen[key] for key in DIAL} in LEVELS.values()
+    assert {key: chosen[key] for key in DIALS[METHOD]} in LEVELS.values()
     for wrong, message in (
         (("--method", "kd", "--budget", "0.1"), "kd has no dial"),
         (("--method", METHOD, "--budget", "0.1", "--set", "method.hint=3"), "are set by hand"),

@@ -175,7 +175,9 @@ def test_settings_are_the_published_ones() -> None:
 def build(name: str) -> Any:
     shape = Shape(8, ((4, 8, 8),) * 4)
     roles = dict.fromkeys(("final", "early", "chosen", "50%", "75%"), shape)
-    return build_method(name, Sizes(4, 100, shape, roles, labels=torch.arange(100) % 4), {})
+    return build_method(
+        name, Sizes(4, 100, shape, roles, labels=torch.arange(100) % 4, groups=torch.arange(100) % 8), {}
+    )
 
 
 def test_pixels_are_refused() -> None:

@@ -69,7 +69,7 @@ def test_a_plan_is_a_recipe_with_reasons(tmp_path: Path) -> None:
     recipe = recipe_from(text, tmp_path)
     assert (recipe.data.val_fraction, recipe.teacher.seed, recipe.teacher.early) == (0.2, 3, "15%")
     phases = {name: {"init": 12.5} for name in ("ab", "fsp", "ft")}
-    assert recipe.methods == {"asd": {"warmup": 8.33}, "contrast+tc": {"warmup": 8.33}} | phases
+    assert recipe.methods == {name: {"warmup": 8.33} for name in ("asd", "contrast+tc", "contrast+hint")} | phases
     assert text.startswith("# a head\n")
     assert "steps an epoch" in text
     assert text.count("# as you said") == 2

@@ -16,7 +16,7 @@ from antishortcut.cli import options
 from antishortcut.cli.evaluate import score_run
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.config.recipe import (
-    DIAL,
+    DIALS,
     Recipe,
     Run,
     load_recipe,
@@ -253,7 +253,7 @@ def _dialled(
 
     if not dial.is_open(recipe, method):
         if budget is not None or frontier:
-            own = f"{', '.join(DIAL)} are set by hand" if method == dial.METHOD else f"{method} has no dial"
+            own = f"{', '.join(DIALS[method])} are set by hand" if method in DIALS else f"{method} has no dial"
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {own}")
         return recipe
     choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)

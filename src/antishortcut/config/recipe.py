@@ -26,7 +26,7 @@ from antishortcut.fileio import expanded, sha256
 from antishortcut.fileio import text as text_of
 
 RECIPES = Path(__file__).with_name("recipes")
-DIAL = ("strength", "beta", "hint")  # settings of contrast+hint that are chosen for a budget
+DIALS = {"contrast+hint": ("strength", "beta", "hint")}  # method → settings that are chosen for a budget
 PILOTS = "-pilots"  # end of the name of the suite in which they are tried
 SCHEMA = 2  # raise it when the meaning of a setting changes
 Value = bool | int | float | str

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import DIAL, PILOTS, Recipe, Value
+from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.run_dir import RunDir
@@ -58,7 +58,7 @@ class Choice:
 
 def is_open(recipe: Recipe, method: str) -> bool:
     """Whether the settings are left to the dial: it is the method's, and nobody set one of its keys."""
-    return method == METHOD and not any(key in recipe.methods.get(method, {}) for key in DIAL)
+    return method in DIALS and not any(key in recipe.methods.get(method, {}) for key in DIALS[method])
 
 
 def applied(recipe: Recipe, choice: Choice) -> Recipe:

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from antishortcut.data.groups import groups_of
 from antishortcut.methods.checks import check_choice, check_groups, check_settings
 from antishortcut.methods.kd import KD
 from antishortcut.models.feature_extractor import silent
@@ -108,6 +107,12 @@ def refit(train: Floats, x: Floats, label: Ints, group: Ints, classes: int, refi
     return LastLayer(weight, bias - weight @ scaler.mean_, strength, scores[strength])
 
 
+def _groups(images: AnySet, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
+    from antishortcut.data.groups import groups_of  # which needs Pillow; losses alone work without
+
+    return groups_of(images, classes)
+
+
 class DFR(KD):
     """KD; after the last step the student's last layer is replaced by one fitted to balanced groups.
 
@@ -136,7 +141,7 @@ class DFR(KD):
             raise ValueError("needs scikit-learn: pip install 'antishortcut[report]'")
         _head(network, data.image_size)
         name, images = self._images(data)
-        own, needed = (groups_of(each, data.classes)[1] for each in (images, data.train))
+        own, needed = (_groups(each, data.classes)[1] for each in (images, data.train))
         if missing := [group for group in needed if group not in own]:
             raise ValueError(f"{name} has no image of the group {missing[0]!r}; hold out more, or set split to 'train'")
         if len(set(images.label.tolist())) < max(len(data.classes), 2):
@@ -146,7 +151,7 @@ class DFR(KD):
         name, images = self._images(data)
         train = embed(data.train).numpy()  # (M, D)
         x = train if name == "train" else embed(images).numpy()  # (N, D)
-        group = groups_of(images, data.classes)[0].numpy()  # (N,)
+        group = _groups(images, data.classes)[0].numpy()  # (N,)
         refits = self.refits or (REFITS_TRAIN if name == "train" else REFITS)
         layer = refit(train, x, images.label.numpy(), group, len(data.classes), refits, seed)
         head = _head(network, data.image_size)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import altair as alt
 
-from antishortcut.config.recipe import DIAL
+from antishortcut.config.recipe import DIALS
 from antishortcut.report.charts import Figure, Panel, Rows, base, colour, tooltips
-from antishortcut.report.collect import Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.stats import summary
 
 METHOD = "contrast+hint"
@@ -27,7 +27,7 @@ def frontier_figure(runs: Collected) -> Figure:
     x = next((column for column in ORDINARY if all(column in columns for columns in shared)), None)
     if len(levels) < 2 or x is None:
         return empty
-    baseline = [student for student in runs.students if student.run.method == "kd" and x in student.values]
+    baseline = [student for student in runs.students if student.run.name == BASELINE and x in student.values]
     panels = []
     for y in (column for column in FEARED if all(column in columns for columns in shared)):
         rows: Rows = [_row(group, x, y, order) for order, group in enumerate(levels.values())]
@@ -41,8 +41,9 @@ def _levels(students: Iterable[Student]) -> dict[str, list[Student]]:
     """Runs by their settings of the dial, from none to strong."""
     groups: dict[tuple[float, ...], list[Student]] = {}
     for student in students:
-        if student.run.method == METHOD:
-            groups.setdefault(tuple(float(student.run.options.get(key, 0)) for key in DIAL), []).append(student)
+        if student.run.method in DIALS:
+            setting = tuple(float(student.run.options.get(key, 0)) for key in DIALS[student.run.method])
+            groups.setdefault(setting, []).append(student)
     return {str(setting): groups[setting] for setting in sorted(groups)}
 
 
