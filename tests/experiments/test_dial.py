@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from antishortcut.config.recipe import DIALS, load_recipe, recipe_from
+from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
 from antishortcut.experiments.dial import LEVELS, METHOD, Choice, Pilot, best, choose, compare, written
+from antishortcut.experiments.jobs import Job
+from antishortcut.experiments.launcher import state
+from antishortcut.experiments.suites import open_suite
+from antishortcut.experiments.worker import run_item
 from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session
@@ -116,3 +121,35 @@ def test_budget_and_frontier_on_the_command_line(tmp_path: Path, ended: Ended) -
 def test_a_budget_is_a_share(session: Session) -> None:
     with pytest.raises(UserError, match="from 0 to below 1"):
         choose(load_recipe("cues", FEW), session, seed=1, suite="s", budget=1.0)
+
+
+def test_a_row_of_a_suite_with_a_budget(session: Session) -> None:
+    """The worker turns the dial; the run is then the job's, whichever level was chosen."""
+    job = Job(suite="s", name="ours", seed=1, recipe=load_recipe("cues", FEW), method=METHOD, budget=0.5)
+    run_item(job, session, {})
+    run = RunDir(session.runs / "s" / "ours-s1").read()[0]
+    assert {key: run.options[key] for key in DIALS[METHOD]} in LEVELS.values()
+    assert state(job, session.runs) == "finished"
+    other = job.model_copy(update={"recipe": load_recipe("cues", [*FEW, "epochs=3"])})
+    assert state(other, session.runs) == "another"
+
+
+def test_suites_of_planted_shortcuts_and_of_mixing() -> None:
+    """Every kind at three ρ, with the budgets; five seeds at 0.9, three elsewhere. Mixing has every combination."""
+    jobs = open_suite("shortcuts").jobs
+    assert {job.suite.split("-")[1] for job in jobs} == {"cues", *KINDS}
+    assert {job.budget for job in jobs if job.method == METHOD} == {0.0, 0.05}
+    seeds = {
+        name: {job.seed for job in jobs if job.suite == name}
+        for name in ("shortcuts-tint-rho90", "shortcuts-tint-rho80")
+    }
+    assert [len(each) for each in seeds.values()] == [5, 3]
+    assert all(job.recipe.teacher.seed == job.seed for job in jobs)
+    assert "?kind=tint" in next(job for job in jobs if "tint" in job.suite).recipe.data.name
+    mixing = {job.name: job for job in open_suite("mixing", seeds=[1]).jobs}
+    assert len(mixing) == 18
+    assert mixing["kd-mixup-no-ce"].recipe.optim.mixup == 0.8
+    assert mixing["kd-mixup-no-ce"].options == {"task_weight": 0.0}
+    assert mixing["contrast+hint-cutmix"].recipe.optim.cutmix == 1.0
+    with pytest.raises(UserError, match="has its own data"):
+        open_suite("shortcuts", ["data.options.rho=0.5"])
