@@ -75,8 +75,9 @@ class RunDir:
             self.check(run)
             return
         value = {"schema": SCHEMA, "hash": run.hash, "run": run.model_dump(mode="json"), "execution": execution}
+        value |= {"classifier": dict(classifier)} if classifier else {}
         value |= {"versions": versions, "code": dict(code or {}), "sum": _sum(value)}
-        write_json(self.path / "run.json", value | ({"classifier": dict(classifier)} if classifier else {}))
+        write_json(self.path / "run.json", value)
 
     def code(self) -> dict[str, str]:
         """Module → sha256 of its source when the run began; see `models.external.code_of`."""
@@ -253,7 +254,8 @@ class RunDir:
 
 def _sum(value: dict[str, Any]) -> str:
     """Checksum of the settings in run.json."""
-    return hashlib.sha256(json.dumps([value["run"], value["execution"]], sort_keys=True).encode()).hexdigest()[:16]
+    settings = [value[key] for key in ("run", "execution", "classifier") if key in value]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find_twin(run: Run, runs: Path) -> RunDir | None:

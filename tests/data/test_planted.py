@@ -151,6 +151,7 @@ def test_bad_names(tmp_path: Path) -> None:
     refused("planted shortcut already", f"shortcut:shortcut:{data}", None)
     refused("one label each", "shortcut:cues-seg", None, options=few)
     refused("names a set", "shortcut:?kind=patch", None)
+    refused("twice", f"shortcut:{data}?kind=patch&kind=tint", None)
     refused("names a set", "shortcut", None)
 
 
@@ -166,3 +167,17 @@ def test_plant_draws_a_sheet_and_says_what_is_next(tmp_path: Path, ended: Ended)
     assert "name a PNG" in wrong
     raw, _ = find(f"shortcut:{data}?kind=tint", None)
     assert raw.image_size == 224
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_smallest_images_are_painted(kind: str) -> None:
+    for height, width in ((1, 1), (1, 2), (2, 2), (3, 5)):
+        image = torch.full((3, 3, height, width), 100, dtype=torch.uint8)
+        assert CuePainter(kind, CLASSES, 0)(image, torch.tensor([0, 7, -1])).shape == image.shape
+
+
+def test_plant_wants_the_set_without_a_shortcut(tmp_path: Path, ended: Ended) -> None:
+    data = make_labelled(tmp_path)
+    for words in ((f"shortcut:{data}",), (data, "--set", "data.options.rho=0.1")):
+        _, error, code = ended("plant", *words, "--out", tmp_path / "plant.png")
+        assert (code, "without a shortcut" in error) == (2, True)

@@ -19,6 +19,7 @@ from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session
 from tests.conftest import Ended
+from tests.data.official import picture
 
 FEW = ["data.options.count=150", "data.options.test_count=20", "data.val_fraction=0.2", "epochs=2", "teacher.epochs=2"]
 FEW += ["teacher.name=cnn-2-8", "student.name=cnn-2-8", "optim.batch=32", "teacher.keep=[15]"]
@@ -74,6 +75,91 @@ def test_a_choice_is_written_into_the_recipe() -> None:
         assert dial.is_open(load_recipe(source), METHOD)
         assert not dial.is_open(recipe, METHOD)
         assert not dial.is_open(load_recipe(source), "kd")
+
+
+CHOICE = Choice("mild", LEVELS["mild"], "level mild for a budget of 0.01: because")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '# [methods."contrast+hint"]\n# warmup = 0.3\n',
+        "[methods.'contrast+hint']\nwarmup = 0.3\n",
+        '[ methods . "contrast+hint" ]\nwarmup = 0.3\n',
+        '[methods]\n"contrast+hint" = {warmup = 0.3}\n',
+        '[methods."contrast+hint"]\nwarmup = 0.3\n',
+        "",
+    ],
+)
+def test_a_recipe_stays_one_however_it_is_spelt(tmp_path: Path, section: str) -> None:
+    """The choice is written into its own section or not at all; the rest keeps its meaning, and comments stay."""
+    path = tmp_path / "recipe.toml"
+    title = 'title = "a [methods.\\"contrast+hint\\"] in words"\n'
+    text = title + 'epochs = 4\n[teacher]\nname = "cnn-2-8"\n[student]\nname = "cnn-2-8"\n'
+    text += '[methods."contrast+tc"]\nwarmup = 0.2  # mine\n' if "[methods]" not in section else ""
+    path.write_text(text + section)
+    before = recipe_from(text + section, path)
+    said = dial.record(path, CHOICE)
+    after = load_recipe(str(path))
+    assert after == (dial.applied(before, CHOICE) if said.startswith("written") else before)
+    assert said.startswith(("written", "not written"))
+    assert said.startswith("written") or "strength = 0.5" in said
+    assert after.methods.get("contrast+tc") == before.methods.get("contrast+tc")
+    assert all(line in path.read_text().splitlines() for line in (text + section).splitlines())
+
+
+def test_what_somebody_set_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    text = 'epochs = 4\n[teacher]\nname = "cnn-2-8"\n[student]\nname = "cnn-2-8"\n'
+    path.write_text(text + '[methods."contrast+hint"]\nstrength = 0.25  # mine\n')
+    assert "they stay" in dial.record(path, CHOICE)
+    assert "strength = 0.25  # mine" in path.read_text()
+    path.write_text(text)
+    assert dial.record(path, CHOICE).startswith("written")
+    once = path.read_text()
+    assert "they stay" in dial.record(path, CHOICE)  # another seed, at the same time
+    assert path.read_text() == once
+    recipe = load_recipe(str(path))
+    for budget in (0.01, None):
+        dial.check_recorded(recipe, path, budget)
+    with pytest.raises(UserError, match="for another, use another --suite"):
+        dial.check_recorded(recipe, path, 0.02)
+    with pytest.raises(UserError, match="set by hand"):
+        dial.check_recorded(load_recipe(str(path), ["methods.contrast+hint.strength=0.7"]), path, 0.01)
+
+
+def test_a_planned_pair_is_dialled_again_and_again(tmp_path: Path, ended: Ended) -> None:
+    """The same command, finished or not, gives the same run; an unusable folder is refused before any training."""
+    for split, count in (("train", 12), ("val", 6), ("test", 4)):
+        for name, at in [(name, at) for name in "ab" for at in range(count)]:
+            picture(tmp_path / "photos" / split / name / f"{at}.png", size=(32, 32))
+    pair = ("--data", f"folder:{tmp_path / 'photos'}", "--teacher", "cnn-2-8", "--student", "cnn-2-8", "--epochs", 2)
+    words = (
+        "distill",
+        *pair,
+        "--method",
+        METHOD,
+        "--runs",
+        tmp_path / "runs",
+        "--suite",
+        "s",
+        "--budget",
+        0.5,
+        "--json",
+    )
+    (tmp_path / "runs" / "s").mkdir(parents=True)
+    blocked = tmp_path / "runs" / "s" / f"{METHOD}-s1"
+    blocked.write_text("")
+    _, error, code = ended(*words)
+    assert (code, "is no folder" in error) == (2, True)
+    assert not (tmp_path / "runs" / "teachers").exists()
+    blocked.unlink()
+    first, _, code = ended(*words)
+    assert code == 0
+    recipe = (tmp_path / "runs" / "s" / "recipe.toml").read_text()
+    again, _, code = ended(*words)
+    assert (code, again) == (0, first)
+    assert (tmp_path / "runs" / "s" / "recipe.toml").read_text() == recipe
 
 
 def test_a_choice_on_few_images(session: Session) -> None:

@@ -187,13 +187,17 @@ def test_its_weights_alone_are_no_teacher(taught: Taught, student: RunDir, tmp_p
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [1, "x", {"source": 3}, {"width": 10**9}, [1]])
+@pytest.mark.parametrize("value", [1, "x", {"source": 3}, {"width": 10**9}, {"width": 2, "side": [4096, 4096]}, [1]])
 def test_a_damaged_record_is_one_line(student: RunDir, tmp_path: Path, value: Any) -> None:
     shutil.copytree(student.path, tmp_path / "damaged")
     path = tmp_path / "damaged" / "run.json"
     content = json.loads(path.read_text())
     kept = content["classifier"]
     content["classifier"] = kept | value if "width" in (value if isinstance(value, dict) else ()) else value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"run\.json: damaged or edited \(wrong checksum\)"):
+        export(RunDir(tmp_path / "damaged"), "safetensors", None, out=tmp_path / "o")
+    del content["sum"]  # as one does who edits it
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"run\.json: damaged \(classifier\)") as caught:
         export(RunDir(tmp_path / "damaged"), "safetensors", None, out=tmp_path / "o")

@@ -98,6 +98,8 @@ def plant(
     if out.suffix.lower() != ".png":
         raise UserError(f"--out {out}: name a PNG file, like plant.png")
     settings, _ = data_settings(data, set_ or [])
+    if settings.name.startswith(planted.PREFIX) or "rho" in settings.options:
+        raise UserError(f"{data}: name the set without a shortcut, and how often it agrees as --rho")
     names = {kind: f"shortcut:{settings.name}?kind={kind}&rho={rho:g}" for kind in planted.KINDS}
     keys = {"seed", "image_size", "options"}
     raw = [find(name, data_root, **settings.model_dump(include=keys))[0] for name in names.values()]

@@ -225,7 +225,8 @@ def distill(
         _estimate(settings, session, suite, method, seed)
     chain: dict[str, Any] = {"via": via or (), "generations": generations}
     if via is None and generations == 1:
-        settings = _dialled(settings, session, method, seed, suite, budget, frontier, Path(recipe) if planned else None)
+        path = Path(recipe) if planned else None
+        settings = _dialled(settings, session, method, seed, suite, name, budget, frontier, path)
     elif budget is not None or frontier:
         raise UserError("--budget and --frontier are for a student of its teacher; leave --via and --generations out")
     run = distill_recipe(settings, session, method=method, seed=seed, suite=suite, name=name, **chain)
@@ -243,32 +244,36 @@ def _dialled(
     method: str,
     seed: int,
     suite: str,
+    name: str | None,
     budget: float | None,
     frontier: bool,
     planned: Path | None,
 ) -> Recipe:
-    """The recipe with the settings that the dial chose, unless it has its own; a planned one is written anew."""
+    """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
     from antishortcut.training.pipeline import distill as distill_recipe
 
-    if not dial.is_open(recipe, method):
-        if budget is not None or frontier:
-            own = f"{', '.join(DIALS[method])} are set by hand" if method in DIALS else f"{method} has no dial"
-            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {own}")
+    wanted = budget is not None or frontier
+    if method not in DIALS:
+        if wanted:
+            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}; {method} has no dial")
         return recipe
-    choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
-    session.say(choice.why)
-    if frontier:
-        session.reuse = True  # the chosen level is one of these
-        for level, values in dial.LEVELS.items():
-            name = f"{method}-{level}"
-            distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=name, options=values)
-    if planned is not None and first_process():
-        text = dial.written(planned.read_text(encoding="utf-8"), choice)
-        with atomic_write(planned) as file:
-            file.write(text.encode())
-        session.say(f"written into {planned}")
-    return dial.applied(recipe, choice)
+    levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
+    for run in (name or method, *levels):
+        RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
+    is_open = dial.is_open(recipe, method)
+    if not is_open and wanted:
+        dial.check_recorded(recipe, planned, budget)
+    if is_open:
+        choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
+        session.say(choice.why)
+        if planned is not None and first_process():
+            session.say(dial.record(planned, choice))
+        recipe = dial.applied(recipe, choice)
+    session.reuse = session.reuse or frontier  # the chosen level is one of these
+    for run, values in levels.items():
+        distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)
+    return recipe
 
 
 def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool) -> None:

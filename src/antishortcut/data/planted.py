@@ -81,7 +81,10 @@ def set_name(name: str) -> str:
 def parse(text: str) -> tuple[str, str, float]:
     """SET?kind=patch&rho=0.9 → the set's name, the kind and rho."""
     base, _, query = text.partition("?")
-    settings = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        raise UserError(f"shortcut:{text}: a setting stands there twice")
     for key in settings:
         if key not in ("kind", "rho"):
             raise UserError(f"shortcut:{text}: unknown setting {key!r}{suggest(key, ('kind', 'rho'))}")
@@ -143,7 +146,7 @@ def _codes(cue: Numbers) -> Tensor:
 def _patch(image: Tensor, cue: Numbers, classes: int, place: NDArray[np.float64]) -> Tensor:
     """A small square of three stripes, at or near the upper left corner."""
     height, width = image.shape[2:]
-    side = max(3, round(3 / 16 * min(height, width)))
+    side = min(max(3, round(3 / 16 * min(height, width))), height, width)
     stripe = torch.arange(side) * 3 // side  # (side,) which colour a row has
     colours = _codes(cue)[:, stripe]  # (B, side, 3)
     top, left = (place * max(1, side // 2)).astype(np.int64)[::-1]  # (B,) each

@@ -7,17 +7,21 @@ T_early gets wrong, which stand for images on which the shortcut lies. Test imag
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value
+from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value, recipe_from
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
+from antishortcut.fileio import atomic_write
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
 from antishortcut.training.pipeline import Session, distill, teach
@@ -67,13 +71,46 @@ def applied(recipe: Recipe, choice: Choice) -> Recipe:
     return recipe.model_copy(update={"methods": dict(recipe.methods) | {METHOD: own}})
 
 
+def record(path: Path, choice: Choice) -> str:
+    """Write what was chosen, and why, into a planned recipe, unless somebody set it meanwhile. Returns a line on it."""
+    path = path.resolve()
+    with FileLock(path.with_name(".recipe.lock")):
+        text = path.read_text(encoding="utf-8-sig")
+        recipe = recipe_from(text, path)
+        if not is_open(recipe, METHOD):
+            return f"{path} has settings of {METHOD} by now: they stay, and further runs use them"
+        try:
+            new = written(text, choice)
+            if recipe_from(new, path) != applied(recipe, choice):
+                raise ValueError
+        except ValueError:  # an unusual spelling of its section
+            lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())
+            return f"not written into {path}; for further seeds, put it into its section of {METHOD}: {lines}"
+        with atomic_write(path) as file:
+            file.write(new.encode())
+    return f"written into {path}"
+
+
 def written(text: str, choice: Choice) -> str:
-    """The text of a recipe with what was chosen, and why, in the method's section."""
+    """The text of a recipe with what was chosen in the method's section, which is added if there is none."""
+    lines = [f"# {choice.why}", *(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())]
     head = f'[methods."{METHOD}"]'
-    lines = [head, f"# {choice.why}", *(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())]
-    if head in text:
-        return text.replace(head, "\n".join(lines), 1)
-    return text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
+    rows = text.splitlines()
+    if head not in rows:
+        return "\n".join([*rows, "", head, *lines]) + "\n"
+    at = rows.index(head) + 1
+    return "\n".join([*rows[:at], *lines, *rows[at:]]) + "\n"
+
+
+def check_recorded(recipe: Recipe, planned: Path | None, budget: float | None) -> None:
+    """Settings that stand in the recipe must be what the dial wrote there, for the same budget."""
+    line = re.search(r"^# level (\w+) for a budget of (\S+):", "" if planned is None else planned.read_text(), re.M)
+    own = {key: recipe.methods[METHOD].get(key) for key in DIALS[METHOD]}
+    if line is None or own != LEVELS.get(line[1]):
+        keys = ", ".join(DIALS[METHOD])
+        raise UserError(f"--budget and --frontier are for the dial, but {keys} are set by hand; leave them out")
+    if budget is not None and f"{budget:g}" != line[2]:
+        raise UserError(f"{planned} has the dial's choice for a budget of {line[2]}; for another, use another --suite")
 
 
 def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: float = 0.0) -> Choice:
@@ -82,10 +119,9 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
         raise UserError(f"--budget {budget:g}: a share of accuracy is wanted, from 0 to below 1, like 0.01")
     sets = session.sets(recipe.data)
     if build_task(sets).dense:
-        return Choice("mild", LEVELS["mild"], "images with masks: no pilot, the mild level")
-    teacher = RunDir(teach(recipe, session).folder(session.runs))
+        return Choice("mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no pilot")
     if sets.val is None:
-        return _by_signs(teacher, recipe, session)
+        return _by_signs(recipe, session, budget)
     outputs: dict[str, Tensor] = {}
     early = torch.empty(0)
     for level, options in LEVELS.items():
@@ -123,16 +159,16 @@ def best(pilots: Sequence[Pilot]) -> str:
     return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
-def _by_signs(teacher: RunDir, recipe: Recipe, session: Session) -> Choice:
+def _by_signs(recipe: Recipe, session: Session, budget: float) -> Choice:
     """Without a validation split: T_early's accuracy on training images, against T_final's."""
+    teacher = RunDir(teach(recipe, session).folder(session.runs))
     state = recipe.teacher.early_state
     row = measure(teacher, session.sets(recipe.data), [state], [1.0], session.say)["rows"][0]
     share = row["early_accuracy"] / max(row["final_accuracy"], 1e-9)
     level = "medium" if share >= WEAK else "mild"
     words = "biased early" if share >= WEAK else "weak early"
-    why = (
-        f"no validation split (data.val_fraction), so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
-    )
+    why = f"no validation split, so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
+    why = f"level {level} for a budget of {budget:g}: {why}"
     return Choice(level, LEVELS[level], why)
 
 
@@ -164,4 +200,4 @@ def _reason(pilots: Sequence[Pilot], level: str, budget: float, images: int) -> 
         for one in pilots
     ]
     where = f"pilots on {images:,} validation images, all / those T_early gets wrong"
-    return f"level {level} for a budget of {budget:g}, from {where}: {', '.join(rows)}"
+    return f"level {level} for a budget of {budget:g}: {where}: {', '.join(rows)}"

@@ -19,7 +19,8 @@ from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.wrapper import Network
 from antishortcut.types import Features
 
-WIDEST = 2**14  # channels; wider projectors would take all memory
+WIDEST = 2**12  # channels
+LARGEST = 2**26  # values of a projected map
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class ClassifierSettings:
         numbers = (settings.source, settings.width, settings.target, height, width)
         if not all(type(number) is int and 0 < number <= WIDEST for number in numbers):
             raise ValueError(f"not whole numbers from 1 to {WIDEST}: {numbers}")
+        if settings.target * height * width > LARGEST:
+            raise ValueError(f"a map of more than {LARGEST:,} values: {numbers}")
         return replace(settings, side=(height, width), relu=settings.relu is True, bias=settings.bias is True)
 
 
