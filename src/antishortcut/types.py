@@ -184,7 +184,7 @@ class ReusesClassifier(Protocol):
 
 
 @runtime_checkable
-class Notes(Protocol):
+class HasNote(Protocol):
     """A method that has something to say before training, as what it leaves out."""
 
     note: str

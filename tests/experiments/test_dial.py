@@ -10,7 +10,7 @@ from antishortcut.config.recipe import DIALS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import LEVELS, METHOD, Choice, Pilot, best, choose, compare, written
+from antishortcut.experiments.dial import LEVELS, METHOD, DialChoice, Pilot, best, choose, compare, written
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite
@@ -67,7 +67,7 @@ def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
 
 
 def test_a_choice_is_written_into_the_recipe() -> None:
-    choice = Choice("mild", LEVELS["mild"], "because")
+    choice = DialChoice("mild", LEVELS["mild"], "because")
     for source in ("cues", "P1"):
         text = Path(dial.__file__).parents[1].joinpath("config/recipes", f"{source}.toml").read_text()
         recipe = recipe_from(written(text, choice), Path("recipe.toml"))
@@ -77,7 +77,7 @@ def test_a_choice_is_written_into_the_recipe() -> None:
         assert not dial.is_open(load_recipe(source), "kd")
 
 
-CHOICE = Choice("mild", LEVELS["mild"], "level mild for a budget of 0.01: because")
+CHOICE = DialChoice("mild", LEVELS["mild"], "level mild for a budget of 0.01: because")
 
 
 @pytest.mark.parametrize(

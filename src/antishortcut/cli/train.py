@@ -224,12 +224,10 @@ def distill(
     if planned:
         _estimate(settings, session, suite, method, seed)
     chain: dict[str, Any] = {"via": via or (), "generations": generations}
-    if via is None and generations == 1:
-        path = Path(recipe) if planned else None
-        settings = _dialled(settings, session, method, seed, suite, name, budget, frontier, path)
-    elif budget is not None or frontier:
-        raise UserError("--budget and --frontier are for a student of its teacher; leave --via and --generations out")
-    run = distill_recipe(settings, session, method=method, seed=seed, suite=suite, name=name, **chain)
+    names: dict[str, Any] = {"method": method, "seed": seed, "suite": suite, "name": name}
+    path = Path(recipe) if planned else None
+    settings = _dialled(settings, session, budget, frontier, via is not None or generations > 1, path, **names)
+    run = distill_recipe(settings, session, **names, **chain)
     if planned:
         _score(run, session, execution["device"])
     folder = RunDir(run.folder(runs))
@@ -241,35 +239,37 @@ def distill(
 def _dialled(
     recipe: Recipe,
     session: Session,
+    budget: float | None,
+    frontier: bool,
+    chained: bool,
+    planned: Path | None,
+    *,
     method: str,
     seed: int,
     suite: str,
     name: str | None,
-    budget: float | None,
-    frontier: bool,
-    planned: Path | None,
 ) -> Recipe:
     """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
     from antishortcut.training.pipeline import distill as distill_recipe
 
-    wanted = budget is not None or frontier
-    if method not in DIALS:
-        if wanted:
-            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}; {method} has no dial")
+    requested = budget is not None or frontier
+    if method not in DIALS or chained:
+        if requested:
+            why = "leave --via and --generations out" if chained else f"{method} has no dial"
+            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
         return recipe
     levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
     for run in (name or method, *levels):
         RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
-    is_open = dial.is_open(recipe, method)
-    if not is_open and wanted:
-        dial.check_recorded(recipe, planned, budget)
-    if is_open:
+    if dial.is_open(recipe, method):
         choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
         session.say(choice.why)
         if planned is not None and first_process():
             session.say(dial.record(planned, choice))
         recipe = dial.applied(recipe, choice)
+    elif requested:
+        dial.check_recorded(recipe, planned, budget)
     session.reuse = session.reuse or frontier  # the chosen level is one of these
     for run, values in levels.items():
         distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)

@@ -51,7 +51,7 @@ class Pilot:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DialChoice:
     """What the dial chose, and why."""
 
     level: str
@@ -65,13 +65,13 @@ def is_open(recipe: Recipe, method: str) -> bool:
     return method in DIALS and not any(key in recipe.methods.get(method, {}) for key in DIALS[method])
 
 
-def applied(recipe: Recipe, choice: Choice) -> Recipe:
+def applied(recipe: Recipe, choice: DialChoice) -> Recipe:
     """The recipe with what was chosen."""
     own = dict(recipe.methods.get(METHOD, {})) | choice.options
     return recipe.model_copy(update={"methods": dict(recipe.methods) | {METHOD: own}})
 
 
-def record(path: Path, choice: Choice) -> str:
+def record(path: Path, choice: DialChoice) -> str:
     """Write what was chosen, and why, into a planned recipe, unless somebody set it meanwhile. Returns a line on it."""
     path = path.resolve()
     with FileLock(path.with_name(".recipe.lock")):
@@ -91,7 +91,7 @@ def record(path: Path, choice: Choice) -> str:
     return f"written into {path}"
 
 
-def written(text: str, choice: Choice) -> str:
+def written(text: str, choice: DialChoice) -> str:
     """The text of a recipe with what was chosen in the method's section, which is added if there is none."""
     lines = [f"# {choice.why}", *(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())]
     head = f'[methods."{METHOD}"]'
@@ -113,13 +113,15 @@ def check_recorded(recipe: Recipe, planned: Path | None, budget: float | None) -
         raise UserError(f"{planned} has the dial's choice for a budget of {line[2]}; for another, use another --suite")
 
 
-def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: float = 0.0) -> Choice:
+def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: float = 0.0) -> DialChoice:
     """The level for a budget: accuracy on ordinary images, as a share, that may be lost against plain KD."""
     if not 0 <= budget < 1:
         raise UserError(f"--budget {budget:g}: a share of accuracy is wanted, from 0 to below 1, like 0.01")
     sets = session.sets(recipe.data)
     if build_task(sets).dense:
-        return Choice("mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no pilot")
+        return DialChoice(
+            "mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no pilot"
+        )
     if sets.val is None:
         return _by_signs(recipe, session, budget)
     outputs: dict[str, Tensor] = {}
@@ -135,7 +137,7 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
             early, _ = evaluated.outputs(sets.val, evaluated.teachers("the dial").network("early"))
     pilots = compare(outputs, early, sets.val.label, budget)
     level = best(pilots)
-    return Choice(level, LEVELS[level], _reason(pilots, level, budget, len(sets.val)), tuple(pilots))
+    return DialChoice(level, LEVELS[level], _reason(pilots, level, budget, len(sets.val)), tuple(pilots))
 
 
 def compare(outputs: Mapping[str, Tensor], early: Tensor, label: Tensor, budget: float) -> list[Pilot]:
@@ -148,9 +150,9 @@ def compare(outputs: Mapping[str, Tensor], early: Tensor, label: Tensor, budget:
         lost = base - hits  # (N,) of −1, 0 and 1
         error = float(lost.std(correction=0)) / math.sqrt(len(label))
         loss = float(lost.mean())
-        kept = float(hits[hard].mean()) if hard.any() else None
+        on_hard = float(hits[hard].mean()) if hard.any() else None
         allowed = loss <= budget + (ERRORS * error if level != next(iter(right)) else 0)
-        pilots.append(Pilot(level, float(hits.mean()), kept, loss, error, allowed))
+        pilots.append(Pilot(level, float(hits.mean()), on_hard, loss, error, allowed))
     return pilots
 
 
@@ -159,7 +161,7 @@ def best(pilots: Sequence[Pilot]) -> str:
     return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
-def _by_signs(recipe: Recipe, session: Session, budget: float) -> Choice:
+def _by_signs(recipe: Recipe, session: Session, budget: float) -> DialChoice:
     """Without a validation split: T_early's accuracy on training images, against T_final's."""
     teacher = RunDir(teach(recipe, session).folder(session.runs))
     state = recipe.teacher.early_state
@@ -169,7 +171,7 @@ def _by_signs(recipe: Recipe, session: Session, budget: float) -> Choice:
     words = "biased early" if share >= WEAK else "weak early"
     why = f"no validation split, so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
     why = f"level {level} for a budget of {budget:g}: {why}"
-    return Choice(level, LEVELS[level], why)
+    return DialChoice(level, LEVELS[level], why)
 
 
 def _short(recipe: Recipe) -> Recipe:

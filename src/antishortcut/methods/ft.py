@@ -101,5 +101,5 @@ class FT(nn.Module):
     @torch.no_grad()
     def _keep_encoder(self) -> None:
         """So the factors are those of the weights before the last step of the initial phase."""
-        for kept, weight in zip(self.paraphraser.buffers(), self.encoder.parameters(), strict=True):
-            kept.copy_(weight)
+        for copy, weight in zip(self.paraphraser.buffers(), self.encoder.parameters(), strict=True):
+            copy.copy_(weight)

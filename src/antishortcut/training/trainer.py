@@ -65,9 +65,9 @@ from antishortcut.types import (
     Batch,
     DataSplits,
     Finishes,
+    HasNote,
     InitialPhase,
     Method,
-    Notes,
     Prepares,
     ReusesClassifier,
     Shape,
@@ -227,7 +227,7 @@ class Trainer:
             if self.done:
                 progress.say(f"resuming from step {self.done} of {self.total_steps}")
             self.teachers.begin(progress.say)
-            for message in (self.message, self.method.note if isinstance(self.method, Notes) else ""):
+            for message in (self.message, self.method.note if isinstance(self.method, HasNote) else ""):
                 if message:
                     progress.say(message)
             if self.done == 0 and 0 in self.snapshot_steps:  # the untrained network
