@@ -163,13 +163,13 @@ def test_a_planned_pair_is_dialled_again_and_again(tmp_path: Path, ended: Ended)
 
 
 def test_a_choice_on_few_images(session: Session) -> None:
-    """Pilots are ordinary runs, a quarter as long, of the same teacher; a second choice trains nothing."""
+    """Pilots are ordinary runs, half as long, of the same teacher; a second choice trains nothing."""
     recipe = load_recipe("cues", [*FEW, "epochs=4"])
     choice = choose(recipe, session, seed=1, suite="s", budget=0.5)
     assert choice.options == LEVELS[choice.level]
     assert [one.level for one in choice.pilots] == list(LEVELS)
     runs = [RunDir(session.runs / "s-pilots" / f"{level}-s1") for level in LEVELS]
-    assert {run.read()[0].epochs for run in runs} == {1}
+    assert {run.read()[0].epochs for run in runs} == {2}
     assert len(list((session.runs / "teachers").iterdir())) == 1
     times = [run.path.stat().st_mtime_ns for run in runs]
     assert choose(recipe, session, seed=1, suite="s", budget=0.5) == choice
