@@ -285,7 +285,7 @@ def test_a_classifier_without_bias_is_reused() -> None:
     [
         (Shape(6, maps=True), Shape(8, maps=True), "needs networks with one embedding for every image"),
         (Shape(6), Shape(8, head=False), "logits must be one linear layer of its embedding, and they are not"),
-        (Shape(6), Shape(50_000), r"an embedding is 50,000 wide; its projector takes at most 16,384"),
+        (Shape(6), Shape(50_000), r"an embedding is 50,000 wide; its projector takes at most 4,096"),
     ],
 )
 def test_networks_that_cannot_work_are_one_line(student: Shape, teacher: Shape, message: str) -> None:
