@@ -32,7 +32,6 @@ from antishortcut.types import AnySet, is_dense
 VERSION = 1  # of the pixels
 PREFIX = "shortcut:"
 CUE, NONE, RHO = "planted", -1, 0.9
-TESTS = ("iid", "conflict", "without")  # the cue as in training, another class's, none
 MOST, ROWS = 1000, 10  # classes; images of the contact sheet
 COLOURS = (  # of patches and frames; three of them are one of a thousand codes
     *((220, 30, 30), (30, 200, 30), (40, 60, 230), (240, 220, 20), (30, 210, 220), (220, 40, 220)),
@@ -47,7 +46,8 @@ Paint = Callable[[Tensor, Numbers, int, NDArray[np.float64]], Tensor]
 def plant(raw: RawDataset, kind: str, rho: float, seed: int) -> RawDataset:
     """The data set with a cue in every training image: the class's own with probability rho, otherwise another's.
 
-    Its first test set becomes three, with the same images: `iid`, `conflict`, `without`.
+    Its first test set becomes three, with the same images: `iid`, the cue as in training; `conflict`, another class's;
+    `without`, none.
     """
     if kind not in KINDS:
         raise UserError(f"no shortcut of the kind {kind!r}{suggest(kind, KINDS)}")
