@@ -10,7 +10,7 @@ from antishortcut.config.recipe import DIALS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import LEVELS, METHOD, DialChoice, Pilot, best, choose, compare, written
+from antishortcut.experiments.dial import LEVELS, METHOD, DialChoice, Pilot, best, choose, earliest, pilot, written
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite
@@ -25,12 +25,6 @@ FEW = ["data.options.count=150", "data.options.test_count=20", "data.val_fractio
 FEW += ["teacher.name=cnn-2-8", "student.name=cnn-2-8", "optim.batch=32", "teacher.keep=[15]"]
 
 
-def answers(right: list[int], label: torch.Tensor) -> torch.Tensor:
-    """Logits of two classes that are right where a 1 stands."""
-    guess = torch.where(torch.tensor(right).bool(), label, 1 - label)
-    return torch.nn.functional.one_hot(guess, 2).float()
-
-
 def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
     for options in LEVELS.values():
         assert tuple(options) == DIALS[METHOD]
@@ -40,24 +34,27 @@ def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
 
 
 def test_losses_are_counted_image_by_image() -> None:
-    """100 images, T_early wrong on the last ten. Plain is right on 90; another loses two of them and gains eight."""
-    label = torch.zeros(100, dtype=torch.long)
-    early = answers([1] * 90 + [0] * 10, label)
-    outputs = {
-        "plain": answers([1] * 90 + [0] * 10, label),
-        "gains": answers([0] * 2 + [1] * 88 + [1] * 8 + [0] * 2, label),
-        "costs": answers([0] * 30 + [1] * 60 + [1] * 10, label),
-    }
-    plain, gains, costs = compare(outputs, early, label, budget=0.0)
-    assert (plain.accuracy, plain.hard, plain.loss, plain.error, plain.allowed) == (0.9, 0.0, 0.0, 0.0, True)
-    assert gains.loss == pytest.approx(-0.06)
-    assert gains.hard == pytest.approx(0.8)
+    """100 images, the reference wrong on the last ten. Plain is right on 90; another loses two and gains eight."""
+    plain = torch.tensor([1] * 90 + [0] * 10).bool()
+    right = torch.tensor([0] * 2 + [1] * 88 + [1] * 8 + [0] * 2).bool()
+    costly = torch.tensor([0] * 30 + [1] * 60 + [1] * 10).bool()
+    first, gains, costs = (
+        pilot(name, each, plain, ~plain, 0.0) for name, each in zip("abc", (plain, right, costly), strict=True)
+    )
+    assert first == Pilot("a", 0.9, 0.0, 0.0, 0.0, allowed=True)
+    assert (gains.loss, gains.hard) == (pytest.approx(-0.06), pytest.approx(0.8))
     spread = torch.tensor([1.0] * 2 + [0.0] * 90 + [-1.0] * 8, dtype=torch.float64)
     assert gains.error == pytest.approx(float(spread.std(correction=0)) / 10)
     assert not costs.allowed
-    assert best([plain, gains, costs]) == "gains"
-    assert compare(outputs, early, label, budget=0.2)[2].allowed
-    assert best(compare(outputs, early, label, budget=0.2)) == "costs"
+    assert best([first, gains, costs]) == "b"
+    paid = pilot("c", costly, plain, ~plain, budget=0.2)
+    assert paid.allowed
+    assert best([first, gains, paid]) == "c"
+
+
+def test_the_reference_is_the_earliest_state_that_knows_the_easy_answers() -> None:
+    assert earliest({"5%": 0.4, "15%": 0.91, "30%": 0.99}) == "15%"
+    assert earliest({"5%": 0.1, "15%": 0.3, "75%": 0.8}) == "75%"
 
 
 def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
@@ -103,7 +100,7 @@ def test_a_recipe_stays_one_however_it_is_spelt(tmp_path: Path, section: str) ->
     after = load_recipe(str(path))
     assert after == (dial.applied(before, CHOICE) if said.startswith("written") else before)
     assert said.startswith(("written", "not written"))
-    assert said.startswith("written") or "strength = 0.5" in said
+    assert said.startswith("written") or "strength = 0.25" in said
     assert after.methods.get("contrast+tc") == before.methods.get("contrast+tc")
     assert all(line in path.read_text().splitlines() for line in (text + section).splitlines())
 
@@ -166,9 +163,11 @@ def test_a_choice_on_few_images(session: Session) -> None:
     """Pilots are ordinary runs, half as long, of the same teacher; a second choice trains nothing."""
     recipe = load_recipe("cues", [*FEW, "epochs=4"])
     choice = choose(recipe, session, seed=1, suite="s", budget=0.5)
-    assert choice.options == LEVELS[choice.level]
-    assert [one.level for one in choice.pilots] == list(LEVELS)
-    runs = [RunDir(session.runs / "s-pilots" / f"{level}-s1") for level in LEVELS]
+    assert choice.options == LEVELS[choice.level] | {"reference": "15%"}
+    tried = [one.level for one in choice.pilots]
+    assert tried == list(LEVELS)[: len(tried)]
+    assert [one.allowed for one in choice.pilots[:-1]] == [True] * (len(tried) - 1)
+    runs = [RunDir(session.runs / "s-pilots" / f"{level}-s1") for level in tried]
     assert {run.read()[0].epochs for run in runs} == {2}
     assert len(list((session.runs / "teachers").iterdir())) == 1
     times = [run.path.stat().st_mtime_ns for run in runs]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss, guarded_strength
@@ -227,3 +228,19 @@ def test_with_beta_it_is_dkd_on_contrast_targets() -> None:
     first = replace(numbered(1), label=label[:1])
     terms = Contrast(SIZES, beta=rest).terms(logits_only(student[:1]), one, first, epoch=0.0)
     close(terms["contrast"], kd_loss(student[:1], target[:1], 4.0))
+
+
+def test_the_reference_may_be_any_state_and_is_left_out_without_strength() -> None:
+    final, early = normal(3, 4, seed=1), normal(3, 4, seed=2)
+    named = Contrast(SIZES, reference="30%")
+    assert named.roles == ("final", "30%")
+    terms = named.terms(
+        logits_only(final), {"final": logits_only(final), "30%": logits_only(early)}, numbered(3), epoch=0.0
+    )
+    close(terms["contrast"], terms_of(Contrast(SIZES), final, final, early)["contrast"])
+    assert Contrast(SIZES, strength=0.0).roles == ("final",)
+    assert Contrast(
+        replace(SIZES, teachers={"final": SIZES.student, "30%": SIZES.student}), strength=0.0, tc=1.0, reference="30%"
+    ).roles == ("final", "30%")
+    with pytest.raises(UserError, match="unknown reference"):
+        Contrast(SIZES, reference="late")

@@ -1,7 +1,9 @@
 """The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
 
-Every level is tried in a short pilot and scored on the validation split: on all of its images, and on those that
-T_early gets wrong, which stand for images on which the shortcut lies. Test images are never looked at.
+The reference that is divided out is the earliest state of the teacher that knows the easy answers. Levels are tried in
+short pilots, from mild to strong, until one costs too much. Pilots are scored on the validation split: on all of its
+images, and on those that the reference gets wrong, which stand for images on which the shortcut lies. Test images are
+never looked at.
 """
 # N images, C classes
 
@@ -29,13 +31,14 @@ from antishortcut.training.pipeline import Session, distill, teach
 METHOD = "contrast+hint"
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
     "none": {"strength": 0.0, "beta": 0.0, "hint": 0.0},
-    "mild": {"strength": 0.5, "beta": 0.0, "hint": 30.0},
-    "medium": {"strength": 1.0, "beta": 0.0, "hint": 100.0},
-    "strong": {"strength": 2.0, "beta": 0.0, "hint": 100.0},
+    "mild": {"strength": 0.25, "beta": 4.0, "hint": 30.0},
+    "medium": {"strength": 0.5, "beta": 4.0, "hint": 100.0},
+    "strong": {"strength": 1.0, "beta": 4.0, "hint": 100.0},
+    "strongest": {"strength": 2.0, "beta": 4.0, "hint": 100.0},
 }
 PILOT = 0.5  # of a student's training; after a quarter, hints still cost what they bring later
 ERRORS = 1.0  # standard errors by which a loss may exceed the budget before it counts
-WEAK = 0.8  # share of T_final's accuracy below which T_early is weak rather than biased
+KNOWS = 0.9  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Pilot:
 
     level: str
     accuracy: float  # on all images
-    hard: float | None  # where T_early is wrong
+    hard: float | None  # where the reference is wrong
     loss: float  # accuracy lost against "none"
     error: float  # standard error of that loss, over images
     allowed: bool
@@ -104,7 +107,9 @@ def written(text: str, choice: DialChoice) -> str:
 
 def check_recorded(recipe: Recipe, planned: Path | None, budget: float | None) -> None:
     """Settings that stand in the recipe must be what the dial wrote there, for the same budget."""
-    line = re.search(r"^# level (\w+) for a budget of (\S+):", "" if planned is None else planned.read_text(), re.M)
+    line = re.search(
+        r"^# level (\w+) for a budget of ([^\s:,]+)[:,]", "" if planned is None else planned.read_text(), re.M
+    )
     own = {key: recipe.methods[METHOD].get(key) for key in DIALS[METHOD]}
     if line is None or own != LEVELS.get(line[1]):
         keys = ", ".join(DIALS[METHOD])
@@ -122,56 +127,58 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
         return DialChoice(
             "mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no pilot"
         )
+    reference = _reference(recipe, session)
+    chosen: dict[str, Value] = {"reference": reference}
     if sets.val is None:
-        return _by_signs(recipe, session, budget)
-    outputs: dict[str, Tensor] = {}
-    early = torch.empty(0)
+        why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no pilot"
+        return DialChoice("mild", LEVELS["mild"] | chosen, why)
+    pilots: list[Pilot] = []
+    first = hard = torch.empty(0)
     for level, options in LEVELS.items():
         session.say(f"pilot {level}: {_described(options)}")
-        run = distill(
-            _short(recipe), session, method=METHOD, seed=seed, suite=suite + PILOTS, name=level, options=options
-        )
+        names: dict[str, Any] = {"method": METHOD, "seed": seed, "suite": suite + PILOTS, "name": level}
+        run = distill(_short(recipe), session, options=options | chosen, **names)
         evaluated = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs))
-        outputs[level], _ = evaluated.outputs(sets.val)
-        if not len(early):
-            early, _ = evaluated.outputs(sets.val, evaluated.teachers("the dial").network("early"))
-    pilots = compare(outputs, early, sets.val.label, budget)
+        right = evaluated.outputs(sets.val)[0].argmax(dim=1) == sets.val.label  # (N,)
+        if not pilots:
+            early, _ = evaluated.outputs(sets.val, evaluated.teachers("the dial").network(reference))
+            first, hard = right, early.argmax(dim=1) != sets.val.label
+        pilots.append(pilot(level, right, first, hard, budget))
+        if not pilots[-1].allowed:
+            break
     level = best(pilots)
-    return DialChoice(level, LEVELS[level], _reason(pilots, level, budget, len(sets.val)), tuple(pilots))
+    return DialChoice(
+        level, LEVELS[level] | chosen, _reason(pilots, level, budget, reference, len(hard)), tuple(pilots)
+    )
 
 
-def compare(outputs: Mapping[str, Tensor], early: Tensor, label: Tensor, budget: float) -> list[Pilot]:
-    """Every level from logits (N, C) on the validation images; the first is the one that others may lose against."""
-    hard = early.argmax(dim=1) != label  # (N,)
-    right = {level: (logits.argmax(dim=1) == label).double() for level, logits in outputs.items()}
-    base = next(iter(right.values()))
-    pilots = []
-    for level, hits in right.items():
-        lost = base - hits  # (N,) of −1, 0 and 1
-        error = float(lost.std(correction=0)) / math.sqrt(len(label))
-        loss = float(lost.mean())
-        on_hard = float(hits[hard].mean()) if hard.any() else None
-        allowed = loss <= budget + (ERRORS * error if level != next(iter(right)) else 0)
-        pilots.append(Pilot(level, float(hits.mean()), on_hard, loss, error, allowed))
-    return pilots
+def pilot(level: str, right: Tensor, first: Tensor, hard: Tensor, budget: float) -> Pilot:
+    """One level, from where it is right, where the first level is, and where the reference is wrong: (N,) bool each."""
+    lost = first.double() - right.double()  # (N,) of −1, 0 and 1
+    error = float(lost.std(correction=0)) / math.sqrt(len(lost))
+    on_hard = float(right[hard].double().mean()) if hard.any() else None
+    accuracy, loss = float(right.double().mean()), float(lost.mean())
+    return Pilot(level, accuracy, on_hard, loss, error, allowed=loss <= budget + ERRORS * error)
 
 
 def best(pilots: Sequence[Pilot]) -> str:
-    """Of the levels that the budget allows, the one most often right where T_early is wrong."""
+    """Of the levels that the budget allows, the one most often right where the reference is wrong."""
     return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
-def _by_signs(recipe: Recipe, session: Session, budget: float) -> DialChoice:
-    """Without a validation split: T_early's accuracy on training images, against T_final's."""
+def _reference(recipe: Recipe, session: Session) -> str:
+    """The recipe's own, or the state of the teacher that knows the easy answers; an imported early state is taken."""
+    own = recipe.methods.get(METHOD, {}).get("reference")
+    if own is not None or recipe.teacher.final is not None or not recipe.teacher.early_state.endswith("%"):
+        return str(own or "early")
     teacher = RunDir(teach(recipe, session).folder(session.runs))
-    state = recipe.teacher.early_state
-    row = measure(teacher, session.sets(recipe.data), [state], [1.0], session.say)["rows"][0]
-    share = row["early_accuracy"] / max(row["final_accuracy"], 1e-9)
-    level = "medium" if share >= WEAK else "mild"
-    words = "biased early" if share >= WEAK else "weak early"
-    why = f"no validation split, so no pilot; T_early has {share:.0%} of T_final's accuracy: {words}"
-    why = f"level {level} for a budget of {budget:g}: {why}"
-    return DialChoice(level, LEVELS[level], why)
+    rows = measure(teacher, session.sets(recipe.data), [], [1.0], session.say)["rows"]
+    return earliest({row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows})
+
+
+def earliest(share: Mapping[str, float]) -> str:
+    """The first state with KNOWS of T_final's accuracy, else the last: of all states before T_final, in order."""
+    return next((state for state, own in share.items() if own >= KNOWS), list(share)[-1])
 
 
 def _short(recipe: Recipe) -> Recipe:
@@ -194,12 +201,12 @@ def _described(options: Mapping[str, Any]) -> str:
     return f"λ {options['strength']:g}, β {options['beta']:g}, hint {options['hint']:g}"
 
 
-def _reason(pilots: Sequence[Pilot], level: str, budget: float, images: int) -> str:
+def _reason(pilots: Sequence[Pilot], level: str, budget: float, reference: str, images: int) -> str:
     rows = [
         f"{one.level} {one.accuracy:.3f}"
         + ("" if one.hard is None else f" / {one.hard:.3f}")
         + ("" if one.allowed else " (costs too much)")
         for one in pilots
     ]
-    where = f"pilots on {images:,} validation images, all / those T_early gets wrong"
-    return f"level {level} for a budget of {budget:g}: {where}: {', '.join(rows)}"
+    where = f"pilots on {images:,} validation images, all / those that {reference} gets wrong"
+    return f"level {level} for a budget of {budget:g}, against {reference}: {where}: {', '.join(rows)}"

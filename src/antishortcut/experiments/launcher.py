@@ -138,7 +138,7 @@ def _expected_run(job: Job, run: Run) -> Run:
     learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
     options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
     if job.budget is not None:
-        options |= {key: run.options[key] for key in DIALS[job.method] if key in run.options}
+        options |= {key: run.options[key] for key in (*DIALS[job.method], "reference") if key in run.options}
     other = {"early": learned, "chosen": run.roles.get("chosen", "")}
     roles = {role: other.get(role, role) for role in method_roles(job.method, options)}
     names = job.model_dump(include={"suite", "name", "seed", "method"})

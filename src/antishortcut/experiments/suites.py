@@ -23,7 +23,11 @@ SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # for segmentation, and for sweeps that ask for a trend
 OURS = SuiteRow("contrast+tc", "contrast+tc")
 DIALLED = SuiteRow("contrast+hint", "contrast+hint", budget=0.0)
-MEDIUM: dict[str, Value] = {"strength": 1.0, "beta": 0.0, "hint": 100.0}  # a level of the dial
+PLAIN: dict[str, Value] = {
+    "strength": 1.0,
+    "beta": 0.0,
+    "hint": 100.0,
+}  # DKD's parts know one true class, mixed images two
 PAID = SuiteRow("contrast+hint-5", "contrast+hint", budget=0.05)
 ROWS = (*paper.METHODS, paper.NO_SS, paper.NO_TC, paper.NO_TEMPORAL[0], OURS)
 DENSE = (*paper.SEGMENTERS, OURS)
@@ -138,7 +142,7 @@ def mixing(overrides: Sequence[str]) -> Suite:
             options | ({} if task else {"task_weight": 0.0}),
             settings=mix,
         )
-        for name, method, options in (("kd", "kd", {}), ("asd", "asd", {}), ("contrast+hint", "contrast+hint", MEDIUM))
+        for name, method, options in (("kd", "kd", {}), ("asd", "asd", {}), ("contrast+hint", "contrast+hint", PLAIN))
         for way, mix in ways.items()
         for task in (True, False)
     ]

@@ -67,8 +67,9 @@ class Contrast(nn.Module):
     """task_weight · CE + weight · τ² KL(softmax(contrast / τ) ‖ softmax(student / τ)) + hint · MSE + tc · L_TC.
 
     strength: λ. guard: λ of each image is lowered until the target names its label, where T_final does. floor: of
-    log p_E. reference: "early", or "uniform", the control that only sharpens. beta: 0, or the weight of the other
-    classes beside the label, which DKD takes apart: KL becomes TCKD + β NCKD.
+    log p_E. reference: "early", another state of the teacher ("30%", "epoch:9"), or "uniform", the control that only
+    sharpens. beta: 0, or the weight of the other classes beside the label, which DKD takes apart: KL becomes
+    TCKD + β NCKD.
     hint above 0 adds FitNets' regression of the teacher's map of a stage, −1 being the deepest; networks without maps
     go without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
     standardise: as in KD, of the target and the student.
@@ -96,11 +97,14 @@ class Contrast(nn.Module):
     ) -> None:
         super().__init__()
         check_settings(strength=strength, temperature=temperature, floor=floor)
-        check_choice("reference", reference, ("early", "uniform"))
+        if not reference.endswith("%") and not reference.startswith("epoch:"):
+            check_choice("reference", reference, ("early", "uniform", "30%"))
         self.strength, self.floor, self.weight, self.temperature = strength, floor, weight, temperature
         self.beta = beta
-        self.guard, self.reference, self.task_weight, self.standardise = guard, reference, task_weight, standardise
-        self.roles: tuple[str, ...] = ("final", "early") if reference == "early" or tc != 0 else ("final",)
+        self.guard, self.task_weight, self.standardise = guard, task_weight, standardise
+        self.divides = reference != "uniform" and strength != 0
+        self.early = "early" if reference == "uniform" else reference
+        self.roles: tuple[str, ...] = ("final", self.early) if self.divides or tc != 0 else ("final",)
         self.features: ASDLoss | None = None
         if tc != 0:
             widths = sizes.student.embedding, sizes.teachers["final"].embedding
@@ -121,7 +125,7 @@ class Contrast(nn.Module):
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]
-        early = teachers["early"].logits if self.reference == "early" else None
+        early = teachers[self.early].logits if self.divides else None
         strength: float | Tensor = self.strength
         if self.guard and early is not None:
             strength = guarded_strength(final.logits, early, batch.label, self.strength, self.floor)  # (B, 1)
@@ -138,6 +142,6 @@ class Contrast(nn.Module):
         if self.hints is not None:
             terms |= self.hints.terms(student, teachers, batch, epoch)
         if self.features is not None:
-            early_embedding = teachers["early"].embedding
-            terms |= self.features(student.embedding, final.embedding, early_embedding, epoch=epoch, index=batch.index)
+            negative = teachers[self.early].embedding
+            terms |= self.features(student.embedding, final.embedding, negative, epoch=epoch, index=batch.index)
         return terms
