@@ -10,7 +10,7 @@ from antishortcut.config.recipe import DIALS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import LEVELS, METHOD, DialChoice, Pilot, best, choose, earliest, pilot, written
+from antishortcut.experiments.dial import LEVELS, METHOD, DialChoice, Trial, best, choose, earliest, trial, written
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite
@@ -39,15 +39,15 @@ def test_losses_are_counted_image_by_image() -> None:
     right = torch.tensor([0] * 2 + [1] * 88 + [1] * 8 + [0] * 2).bool()
     costly = torch.tensor([0] * 30 + [1] * 60 + [1] * 10).bool()
     first, gains, costs = (
-        pilot(name, each, plain, ~plain, 0.0) for name, each in zip("abc", (plain, right, costly), strict=True)
+        trial(name, each, plain, ~plain, 0.0) for name, each in zip("abc", (plain, right, costly), strict=True)
     )
-    assert first == Pilot("a", 0.9, 0.0, 0.0, 0.0, allowed=True)
+    assert first == Trial("a", 0.9, 0.0, 0.0, 0.0, allowed=True)
     assert (gains.loss, gains.hard) == (pytest.approx(-0.06), pytest.approx(0.8))
     spread = torch.tensor([1.0] * 2 + [0.0] * 90 + [-1.0] * 8, dtype=torch.float64)
     assert gains.error == pytest.approx(float(spread.std(correction=0)) / 10)
     assert not costs.allowed
     assert best([first, gains, costs]) == "b"
-    paid = pilot("c", costly, plain, ~plain, budget=0.2)
+    paid = trial("c", costly, plain, ~plain, budget=0.2)
     assert paid.allowed
     assert best([first, gains, paid]) == "c"
 
@@ -58,9 +58,9 @@ def test_the_reference_is_the_earliest_state_that_knows_the_easy_answers() -> No
 
 
 def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
-    same = [Pilot(level, 0.9, 0.5, 0.0, 0.0, True) for level in "abc"]
+    same = [Trial(level, 0.9, 0.5, 0.0, 0.0, True) for level in "abc"]
     assert best(same) == "a"
-    assert best([Pilot(level, 0.9, None, 0.0, 0.0, True) for level in "abc"]) == "a"
+    assert best([Trial(level, 0.9, None, 0.0, 0.0, True) for level in "abc"]) == "a"
 
 
 def test_a_choice_is_written_into_the_recipe() -> None:
@@ -160,15 +160,14 @@ def test_a_planned_pair_is_dialled_again_and_again(tmp_path: Path, ended: Ended)
 
 
 def test_a_choice_on_few_images(session: Session) -> None:
-    """Pilots are ordinary runs, half as long, of the same teacher; a second choice trains nothing."""
+    """Trials are ordinary runs of the same teacher; a second choice trains nothing."""
     recipe = load_recipe("cues", [*FEW, "epochs=4"])
     choice = choose(recipe, session, seed=1, suite="s", budget=0.5)
     assert choice.options == LEVELS[choice.level] | {"reference": "15%"}
-    tried = [one.level for one in choice.pilots]
-    assert tried == list(LEVELS)[: len(tried)]
-    assert [one.allowed for one in choice.pilots[:-1]] == [True] * (len(tried) - 1)
-    runs = [RunDir(session.runs / "s-pilots" / f"{level}-s1") for level in tried]
-    assert {run.read()[0].epochs for run in runs} == {2}
+    tried = [one.level for one in choice.trials]
+    assert tried == ["none", *list(LEVELS)[2:]][: len(tried)]
+    assert [one.allowed for one in choice.trials[:-1]] == [True] * (len(tried) - 1)
+    runs = [RunDir(session.runs / "s-trials" / f"{level}-s1") for level in tried]
     assert len(list((session.runs / "teachers").iterdir())) == 1
     times = [run.path.stat().st_mtime_ns for run in runs]
     assert choose(recipe, session, seed=1, suite="s", budget=0.5) == choice
@@ -177,9 +176,9 @@ def test_a_choice_on_few_images(session: Session) -> None:
 
 def test_without_a_validation_split_signs_decide(session: Session) -> None:
     choice = choose(load_recipe("cues", [*FEW, "data.val_fraction=0"]), session, seed=1, suite="s")
-    assert choice.pilots == ()
+    assert choice.trials == ()
     assert "no validation split" in choice.why
-    assert not (session.runs / "s-pilots").exists()
+    assert not (session.runs / "s-trials").exists()
 
 
 def test_budget_and_frontier_on_the_command_line(tmp_path: Path, ended: Ended) -> None:

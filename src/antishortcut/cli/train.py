@@ -270,7 +270,7 @@ def _dialled(
         recipe = dial.applied(recipe, choice)
     elif requested:
         dial.check_recorded(recipe, planned, budget)
-    session.reuse = session.reuse or frontier  # the chosen level is one of these
+    session.reuse = True  # the chosen level is finished: it was tried
     for run, values in levels.items():
         distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)
     return recipe

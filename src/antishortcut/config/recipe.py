@@ -27,7 +27,7 @@ from antishortcut.fileio import text as text_of
 
 RECIPES = Path(__file__).with_name("recipes")
 DIALS = {"contrast+hint": ("strength", "beta", "hint")}  # method → settings that are chosen for a budget
-PILOTS = "-pilots"  # end of the name of the suite in which they are tried
+TRIALS = "-trials"  # end of the name of the suite in which they are tried
 SCHEMA = 2  # raise it when the meaning of a setting changes
 Value = bool | int | float | str
 

@@ -1,9 +1,9 @@
 """The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
 
-The reference that is divided out is the earliest state of the teacher that knows the easy answers. Levels are tried in
-short pilots, from mild to strong, until one costs too much. Pilots are scored on the validation split: on all of its
-images, and on those that the reference gets wrong, which stand for images on which the shortcut lies. Test images are
-never looked at.
+The reference that is divided out is the earliest state of the teacher that knows the easy answers. Levels are tried
+from mild to strong until one costs too much, each as a whole training, so that the chosen one is finished. They are
+scored on the validation split: on all of its images, and on those that the reference gets wrong, which stand for images
+on which the shortcut lies. Test images are never looked at.
 """
 # N images, C classes
 
@@ -20,7 +20,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value, recipe_from
+from antishortcut.config.recipe import DIALS, TRIALS, Recipe, Value, recipe_from
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.fileio import atomic_write
@@ -31,18 +31,19 @@ from antishortcut.training.pipeline import Session, distill, teach
 METHOD = "contrast+hint"
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
     "none": {"strength": 0.0, "beta": 0.0, "hint": 0.0},
+    "slight": {"strength": 0.1, "beta": 4.0, "hint": 10.0},
     "mild": {"strength": 0.25, "beta": 4.0, "hint": 30.0},
     "medium": {"strength": 0.5, "beta": 4.0, "hint": 100.0},
     "strong": {"strength": 1.0, "beta": 4.0, "hint": 100.0},
     "strongest": {"strength": 2.0, "beta": 4.0, "hint": 100.0},
 }
-PILOT = 0.5  # of a student's training; after a quarter, hints still cost what they bring later
+START = "mild"  # tried after the first; then the stronger ones, or, if it costs too much, the one before
 ERRORS = 1.0  # standard errors by which a loss may exceed the budget before it counts
 KNOWS = 0.9  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased
 
 
 @dataclass(frozen=True)
-class Pilot:
+class Trial:
     """One level on the validation split."""
 
     level: str
@@ -60,7 +61,7 @@ class DialChoice:
     level: str
     options: dict[str, Value]
     why: str
-    pilots: tuple[Pilot, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
 
 def is_open(recipe: Recipe, method: str) -> bool:
@@ -125,45 +126,48 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     sets = session.sets(recipe.data)
     if build_task(sets).dense:
         return DialChoice(
-            "mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no pilot"
+            "mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no trial"
         )
     reference = _reference(recipe, session)
     chosen: dict[str, Value] = {"reference": reference}
     if sets.val is None:
-        why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no pilot"
+        why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no trial"
         return DialChoice("mild", LEVELS["mild"] | chosen, why)
-    pilots: list[Pilot] = []
+    trials: list[Trial] = []
     first = hard = torch.empty(0)
-    for level, options in LEVELS.items():
-        session.say(f"pilot {level}: {_described(options)}")
-        names: dict[str, Any] = {"method": METHOD, "seed": seed, "suite": suite + PILOTS, "name": level}
-        run = distill(_short(recipe), session, options=options | chosen, **names)
+    names = list(LEVELS)
+    waiting = [names[0], *names[names.index(START) :]]
+    while waiting:
+        level = waiting.pop(0)
+        session.say(f"trial {level}: {_described(LEVELS[level])}")
+        where: dict[str, Any] = {"method": METHOD, "seed": seed, "suite": suite + TRIALS, "name": level}
+        run = distill(recipe, session, options=LEVELS[level] | chosen, **where)
         evaluated = EvaluatedRun(RunDir(run.folder(session.runs)), EvalContext(sets, session.runs))
         right = evaluated.outputs(sets.val)[0].argmax(dim=1) == sets.val.label  # (N,)
-        if not pilots:
+        if not trials:
             early, _ = evaluated.outputs(sets.val, evaluated.teachers("the dial").network(reference))
             first, hard = right, early.argmax(dim=1) != sets.val.label
-        pilots.append(pilot(level, right, first, hard, budget))
-        if not pilots[-1].allowed:
-            break
-    level = best(pilots)
+        trials.append(trial(level, right, first, hard, budget))
+        if not trials[-1].allowed:
+            waiting = [names[names.index(START) - 1]] if level == START else []
+    level = best(trials)
     return DialChoice(
-        level, LEVELS[level] | chosen, _reason(pilots, level, budget, reference, len(hard)), tuple(pilots)
+        level, LEVELS[level] | chosen, _reason(trials, level, budget, reference, len(hard)), tuple(trials)
     )
 
 
-def pilot(level: str, right: Tensor, first: Tensor, hard: Tensor, budget: float) -> Pilot:
+def trial(level: str, right: Tensor, first: Tensor, hard: Tensor, budget: float) -> Trial:
     """One level, from where it is right, where the first level is, and where the reference is wrong: (N,) bool each."""
     lost = first.double() - right.double()  # (N,) of −1, 0 and 1
     error = float(lost.std(correction=0)) / math.sqrt(len(lost))
     on_hard = float(right[hard].double().mean()) if hard.any() else None
     accuracy, loss = float(right.double().mean()), float(lost.mean())
-    return Pilot(level, accuracy, on_hard, loss, error, allowed=loss <= budget + ERRORS * error)
+    return Trial(level, accuracy, on_hard, loss, error, allowed=loss <= budget + ERRORS * error)
 
 
-def best(pilots: Sequence[Pilot]) -> str:
+def best(trials: Sequence[Trial]) -> str:
     """Of the levels that the budget allows, the one most often right where the reference is wrong."""
-    return max((one for one in pilots if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
+    return max((one for one in trials if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
 def _reference(recipe: Recipe, session: Session) -> str:
@@ -181,32 +185,18 @@ def earliest(share: Mapping[str, float]) -> str:
     return next((state for state, own in share.items() if own >= KNOWS), list(share)[-1])
 
 
-def _short(recipe: Recipe) -> Recipe:
-    """The recipe with a student's training cut to a pilot; the teacher stays the same."""
-    length = "epochs" if recipe.epochs else "iterations"
-    whole = getattr(recipe, length)
-    short = max(1, round(PILOT * whole))
-    teacher = recipe.teacher.model_copy(update={"epochs": recipe.teacher.epochs or whole})
-    own = dict(recipe.methods.get(METHOD, {}))
-    if "warmup" in own:
-        own["warmup"] = float(own["warmup"]) * short / whole
-    return recipe.model_copy(
-        update={length: short, "teacher": teacher, "methods": dict(recipe.methods) | {METHOD: own}}
-    )
-
-
 def _described(options: Mapping[str, Any]) -> str:
     if not any(options.values()):
         return "plain KD"
     return f"λ {options['strength']:g}, β {options['beta']:g}, hint {options['hint']:g}"
 
 
-def _reason(pilots: Sequence[Pilot], level: str, budget: float, reference: str, images: int) -> str:
+def _reason(trials: Sequence[Trial], level: str, budget: float, reference: str, images: int) -> str:
     rows = [
         f"{one.level} {one.accuracy:.3f}"
         + ("" if one.hard is None else f" / {one.hard:.3f}")
         + ("" if one.allowed else " (costs too much)")
-        for one in pilots
+        for one in trials
     ]
-    where = f"pilots on {images:,} validation images, all / those that {reference} gets wrong"
+    where = f"trials on {images:,} validation images, all / those that {reference} gets wrong"
     return f"level {level} for a budget of {budget:g}, against {reference}: {where}: {', '.join(rows)}"

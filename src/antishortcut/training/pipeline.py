@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from antishortcut.config.recipe import PILOTS, Recipe, Run, Value, distill_run, early_state, rewind_run, teach_run
+from antishortcut.config.recipe import TRIALS, Recipe, Run, Value, distill_run, early_state, rewind_run, teach_run
 from antishortcut.config.schema import DataSettings, Execution, ModelSettings
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, printable, suggest
@@ -68,7 +68,7 @@ class Session:
             try:
                 return self._fit(run)
             except InUse as error:
-                if not (run.keep or run.suite.endswith(PILOTS)) or self.execution.devices * self.execution.nodes > 1:
+                if not (run.keep or run.suite.endswith(TRIALS)) or self.execution.devices * self.execution.nodes > 1:
                     raise
                 self.say(f"{error.path}: in use by another process; waiting")
                 with RunDir(error.path).locked(wait=True):
