@@ -1,6 +1,6 @@
 """The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
 
-The reference that is divided out is the earliest state of the teacher that knows the easy answers. Levels are tried
+The reference that is divided out is T_early, or the first state after it that knows the easy answers. Levels are tried
 from mild to strong until one costs too much, each as a whole training, so that the chosen one is finished. They are
 scored on the validation split: on all of its images, and on those that the reference gets wrong, which stand for images
 on which the shortcut lies. Test images are never looked at.
@@ -38,8 +38,8 @@ LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
     "strongest": {"strength": 2.0, "beta": 4.0, "hint": 100.0},
 }
 START = "mild"  # tried after the first; then the stronger ones, or, if it costs too much, the one before
-ERRORS = 1.0  # standard errors by which a loss may exceed the budget before it counts
-KNOWS = 0.9  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased
+ERRORS = 0.5  # standard errors by which a loss may exceed the budget before it counts
+KNOWS = 0.85  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased
 
 
 @dataclass(frozen=True)
@@ -171,17 +171,19 @@ def best(trials: Sequence[Trial]) -> str:
 
 
 def _reference(recipe: Recipe, session: Session) -> str:
-    """The recipe's own, or the state of the teacher that knows the easy answers; an imported early state is taken."""
+    """The recipe's own, or T_early or the first state after it that knows the easy answers; of your teachers, T_early."""
     own = recipe.methods.get(METHOD, {}).get("reference")
     if own is not None or recipe.teacher.final is not None or not recipe.teacher.early_state.endswith("%"):
         return str(own or "early")
     teacher = RunDir(teach(recipe, session).folder(session.runs))
     rows = measure(teacher, session.sets(recipe.data), [], [1.0], session.say)["rows"]
-    return earliest({row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows})
+    shares = {row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows}
+    start = list(shares).index(recipe.teacher.early_state)
+    return earliest(dict(list(shares.items())[start:]))
 
 
 def earliest(share: Mapping[str, float]) -> str:
-    """The first state with KNOWS of T_final's accuracy, else the last: of all states before T_final, in order."""
+    """The first state with KNOWS of T_final's accuracy, else the last, of states in their order."""
     return next((state for state, own in share.items() if own >= KNOWS), list(share)[-1])
 
 
