@@ -246,7 +246,7 @@ def further(name: str) -> None:
                     picture(Path("data", folder, wnid, f"{at}.jpg"))
         picture(Path("data/texture-vs-shape/stimuli/style-transfer-preprocessed-512/cat/cat1-bird2.png"))
         for folder in ("sketch", "rain"):
-            for name in ("A", "e", "zebra"):  # of cues, in small letters, and none of its classes
+            for name in ("A", "e", "zebra", cat):  # of cues, in small letters, of no student; of P11
                 picture(Path("photos", folder, name, "0.png"))
 
 

@@ -151,7 +151,7 @@ def test_the_command_the_report_and_the_card(
         (["clean=sketch"], "clean is an evaluation"),
         (["a/b=sketch"], "'a/b' cannot name a folder"),
         (["conflict=sketch"], "conflict is a test set of cues"),
-        (["clean,other=runs"], "other: runs has s, teachers, but the student's classes are A, E, H and 7 more"),
+        (["clean,other=runs/s"], "other: runs/s has kd-s1, but the student's classes are A, E, H and 7 more"),
         (["flat=sketch/K"], "flat: no class folders in sketch/K; its images lie right in it"),
     ],
 )  # fmt: skip
@@ -194,7 +194,19 @@ def test_distill_also_is_checked_before_anything_is_trained_or_written(
         path = here / "photos" / ("ape", "bee")[at % 2] / f"{at}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (20 * at, 0, 0)).save(path)
-    plan = ["distill", "--data", "photos", "--teacher", "cnn-4-16", "--student", "cnn-2-16", "--epochs", 1]
+    plan = [
+        "distill",
+        "--data",
+        "photos",
+        "--teacher",
+        "cnn-4-16",
+        "--student",
+        "cnn-2-16",
+        "--epochs",
+        1,
+        "--method",
+        "kd",
+    ]
     assert "the student's classes are ape, bee" in refusal(*plan, "--also", "other=other")
     assert not (here / "runs").exists()
     result = asd(*plan, "--threads", 1, "--also", "same=photos")
