@@ -245,6 +245,9 @@ def further(name: str) -> None:
                 for at in range(4):
                     picture(Path("data", folder, wnid, f"{at}.jpg"))
         picture(Path("data/texture-vs-shape/stimuli/style-transfer-preprocessed-512/cat/cat1-bird2.png"))
+        for folder in ("sketch", "rain"):
+            for name in ("A", "e", "zebra", cat):  # of cues, in small letters, of no student; of P11
+                picture(Path("photos", folder, name, "0.png"))
 
 
 def test_every_line_that_is_not_run_is_on_a_page_and_its_test_is_there() -> None:

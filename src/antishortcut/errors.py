@@ -2,7 +2,7 @@
 
 import errno
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 LONGEST = 2_000  # characters of an error, which may quote a file
@@ -66,6 +66,11 @@ def plural(number: int, thing: str) -> str:
     """1 epoch, 1,000 epochs, 10 classes."""
     ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """ant, bee, cat and 7 more."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:

@@ -26,6 +26,7 @@ from tests.conftest import asd
         ("asd audit --model tim", [*(name for name in IMAGENET if name.startswith("timm")), "timm:"]),
         ("asd distill --student timm:mobilenetv3_small_0", [f"timm:mobilenetv3_small_0{size}" for size in (50, 75)]),
         ("asd evaluate runs --on clean,sc", ["clean,scenes"]),
+        ("asd evaluate runs --on clean --on gr", ["groups"]),
         ("asd bench --methods kd,rk", ["kd,rkd"]),
         ("asd check i", ["imagenet100", "images/"]),
         ("asd suite run desk", [name for name in SUITES if name.startswith("desk")]),

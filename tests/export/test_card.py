@@ -54,7 +54,7 @@ def test_card_holds_scores_settings_and_sizes(student: RunDir, session: Session,
     assert size[3] == f"{scores['cost']['values']['ms']:.3g} ms"
     assert "## Licence" in card
     (line,) = [line for line in card.splitlines() if line.startswith("Not measured: ")]
-    assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes"}
+    assert {*re.findall(r"`(\S+)`", line)} == set(EVALUATIONS) - {"clean", "mechanism", "cost", "scenes", "folder"}
     for space in ("aligned", "raw"):
         for name, value in scores["mechanism"]["values"][space].items():
             assert f"| mechanism | {space} {name} | {value:.4f} |" in card

@@ -37,7 +37,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ResultTable]:
         ("attack 8/255", 1), ("imagenet-r accuracy_overlap", 1), ("corruptions mce", -1), ("corruptions texture", -1),
         ("corruptions noise_all", -1), ("corruptions clean_error", -1), ("stylized gap", -1),
         ("cue-conflict by_texture", 0), ("mechanism aligned projection", 0), ("mechanism raw accuracy", 0),
-        ("my set texture", 0),
+        ("my set texture", 0), ("folder sketch accuracy", 1), ("folder sketch@15% accuracy_overlap", 1),
     ],
 )  # fmt: skip
 def test_which_way_is_better(column: str, way: int) -> None:
@@ -97,12 +97,13 @@ def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: P
 
 
 def test_columns_by_whole_name_or_by_end() -> None:
-    names = ["last", "conflict accuracy", "iid accuracy", "corruptions mce"]
+    names = ["last", "conflict accuracy", "iid accuracy", "folder rain accuracy", "corruptions mce"]
     assert select_columns(" mce , last,mce", names) == ["corruptions mce", "last"]
+    assert select_columns("rain accuracy", names) == ["folder rain accuracy"]
     for required, text in (
         ("lost", "did you mean 'last'"),
         ("mcee", "did you mean 'mce'"),
-        ("accuracy", "'conflict accuracy' or 'iid accuracy'; write it out"),
+        ("accuracy", "'conflict accuracy' or 'iid accuracy' or 'folder rain accuracy'; write it out"),
         ("  , ", "names no column"),
     ):
         with pytest.raises(UserError, match=re.escape(text)):

@@ -11,21 +11,23 @@ from typer import Argument, Option
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
 from antishortcut.config.recipe import Run
+from antishortcut.config.schema import DataSettings
 from antishortcut.errors import UserError, one_line
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from antishortcut.evaluation.context import EvalContext
     from antishortcut.training.pipeline import Session
     from antishortcut.types import DataSplits
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
-ON = f"What to measure, comma-separated: {', '.join(MEASURED)}."
+ON = f"What to measure, comma-separated, may be repeated: {', '.join(MEASURED)} [default: clean]."
 
 
 def evaluate(
     folders: Annotated[list[Path], Argument(help="Run folders.", metavar="RUN...")],
-    on: Annotated[str, Option(help=ON, autocompletion=options.last_of(lambda: MEASURED))] = "clean",
+    on: Annotated[list[str] | None, Option(help=ON, autocompletion=options.last_of(lambda: MEASURED))] = None,
     at: options.AtOption = None,
     reference: Annotated[Path | None, Option(help="A run whose corruption error the others are relative to.")] = None,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above each run].")] = None,
@@ -34,14 +36,15 @@ def evaluate(
     threads: options.ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Score finished runs; scores are written to their folders."""
+    """Score finished runs; scores are written to their folders. NAME=PATH is any folder of class folders."""
     from antishortcut.evaluation.corruption_scores import relate
     from antishortcut.training.pipeline import Session
 
-    device = options.use_hardware(device, threads)
-    session, names = Session(runs or Path("runs"), data_root), options.split_names(on)
-    if not names:
+    names, own = options.measured(on or ["clean"])
+    if not names and not own:
         raise UserError(f"--on names nothing to measure; choose from {', '.join(MEASURED)}")
+    device = options.use_hardware(device, threads)
+    session = Session(runs or Path("runs"), data_root)
     images = options.image_folders(at or ())
     if reference is not None:
         if "corruptions" not in names:
@@ -52,7 +55,7 @@ def evaluate(
         if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings figures and unfinished runs along
             tell(f"{path}: no finished run, left out", file=sys.stderr)
             continue
-        scores = score_run(path, runs, session, names, images, device)
+        scores = score_run(path, runs, session, names, images, device, own)
         if reference is not None:
             relate(RunDir(path), RunDir(reference))
             scores = RunDir(path).scores()
@@ -78,15 +81,54 @@ def _flat(scores: dict[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def score_run(
-    path: Path, runs: Path | None, session: Session, names: list[str], images: dict[str, Path], device: str
+    path: Path,
+    runs: Path | None,
+    session: Session,
+    names: list[str],
+    images: dict[str, Path],
+    device: str,
+    own: dict[str, Path] | None = None,
 ) -> dict[str, dict[str, Any]]:
+    """`images` are folders of the named evaluations, `own` any folders of class folders."""
+    from antishortcut.evaluation import FOLDER
     from antishortcut.evaluation import evaluate as evaluate_run
-    from antishortcut.evaluation.context import EvalContext
 
     folder, parent = RunDir(path), runs or path.resolve().parent.parent
+    context = eval_context(session, folder.read()[0].data, parent, own or {}, images)
+    return evaluate_run(folder, context, [*names, *([FOLDER] if own else [])], device=device)
+
+
+def eval_context(
+    session: Session, data: DataSettings, runs: Path, own: dict[str, Path], images: dict[str, Path] | None = None
+) -> EvalContext:
+    """With the folders opened and their notes printed; one that cannot be scored is an error here."""
+    from antishortcut.evaluation.context import EvalContext
+
     root: dict[str, Any] = {"root": session.root} if session.root else {}
-    context = EvalContext(session.sets(folder.read()[0].data), parent, at=images, quiet=False, **root)
-    return evaluate_run(folder, context, names, device=device)
+    context = EvalContext(session.sets(data), runs, at=images or {}, quiet=False, **root).with_folders(own)
+    for shift in context.folders.values():
+        session.say_once(shift.note)
+    return context
+
+
+def score_also(run: Run, session: Session, own: dict[str, Path], device: str) -> list[dict[str, Any]]:
+    """--also: a student on folders of class folders; and its teacher, final and early, if it learned from one."""
+    from antishortcut.evaluation import score_folders
+    from antishortcut.teachers.trajectory import find_trajectory
+
+    context = eval_context(session, run.data, session.runs, own)
+    networks = {"student": (RunDir(run.folder(session.runs)), "final")}
+    if run.roles and run.teacher is not None:
+        for title, state in (("teacher", "final"), ("early teacher", run.early)):
+            trajectory, name = find_trajectory(session.runs, run.teacher, state)
+            networks[title] = (trajectory.folder, name)
+    rows = []
+    for network, (folder, state) in networks.items():
+        for name, score in score_folders(folder, context, state, device).items():
+            values = {key: score["values"][key] for key in ("accuracy", "accuracy_overlap")}
+            size = {"images": score["count"], "classes": score["facts"]["overlap_count"]}
+            rows.append({"folder": name, "network": network, **values, **size})
+    return sorted(rows, key=lambda row: list(own).index(row["folder"]))
 
 
 def report(

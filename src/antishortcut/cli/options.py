@@ -17,15 +17,15 @@ from typer import Option
 
 from antishortcut.config.recipe import Execution, shipped_recipes
 from antishortcut.errors import UserError, printable, suggest
-from antishortcut.evaluation import EVALUATIONS
+from antishortcut.evaluation import EVALUATIONS, FOLDER, check_folder_name
 from antishortcut.experiments.suites import SUITES
-from antishortcut.fileio import expanded
+from antishortcut.fileio import expanded, near_folder
 from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
 
-MEASURED = {name: evaluation.help for name, evaluation in EVALUATIONS.items()}
+MEASURED = {"NAME=PATH" if name == FOLDER else name: evaluation.help for name, evaluation in EVALUATIONS.items()}
 
 
 # --- Shell completion: names from the registries, which are imported on a tab ---
@@ -88,6 +88,7 @@ SetOption = Annotated[list[str] | None, Option("--set", help="Override a setting
 RunsOption = Annotated[Path, Option(help="Folder of the runs.")]
 RootOption = Annotated[Path | None, Option(help="Folder of the data sets [default: $ANTISHORTCUT_DATA or ./data].")]
 AtOption = Annotated[list[str] | None, Option(help="Images of an evaluation: NAME=FOLDER, may be repeated.")]
+AlsoOption = Annotated[list[str] | None, Option(help="Score it on a folder too: NAME=PATH, may be repeated.")]
 DownloadOption = Annotated[bool, Option("--download", help="Download the data set if torchvision can.")]
 JsonOption = Annotated[bool, Option("--json", help="Print one JSON document.")]
 SeedOption = Annotated[int, Option(min=0, max=2**31 - 1, help="Random seed.")]
@@ -201,6 +202,33 @@ def image_folders(texts: Sequence[str]) -> dict[str, Path]:
         if not folders[name].is_dir():
             raise UserError(f"--at {name}={folder}: no such folder")
     return folders
+
+
+def class_folders(texts: Sequence[str], flag: str) -> dict[str, Path]:
+    """NAME=PATH → a folder of class folders, by a name of the user's."""
+    named: dict[str, Path] = {}
+    for text in texts:
+        name, mark, path = text.partition("=")
+        if not mark or not path:
+            raise UserError(f"{flag} {text}: write NAME=PATH, such as sketch=photos/sketch")
+        check_folder_name(name)
+        if name in named:
+            raise UserError(f"{flag} {text}: {name} is {named[name]} already; give this folder another name")
+        named[name] = expanded(path)
+        if not named[name].is_dir():
+            raise UserError(f"{flag} {text}: no such folder{near_folder(path)}")
+    return named
+
+
+def measured(texts: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
+    """--on: names of evaluations, and folders as NAME=PATH; a PATH with commas has a flag to itself."""
+    words: dict[str, None] = {}
+    for text in texts:
+        name, mark, path = text.partition("=")
+        whole = mark and "," not in name and expanded(path).is_dir()
+        words |= dict.fromkeys([text] if whole else split_names(text))
+    names = [word for word in words if "=" not in word]
+    return names, class_folders([word for word in words if "=" in word], "--on")
 
 
 # --- Printing ---

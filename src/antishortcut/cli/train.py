@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from antishortcut.cli import options
-from antishortcut.cli.evaluate import score_run
+from antishortcut.cli.evaluate import eval_context, score_also, score_run
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.config.recipe import (
     DIALS,
@@ -190,6 +190,7 @@ def distill(
     generations: Annotated[int, Option(min=1, max=100, help="Born-Again: each student teaches the next.")] = 1,
     budget: Annotated[float | None, Option(help=BUDGET)] = None,
     frontier: Annotated[bool, Option("--frontier", help="Train every level of the dial.")] = False,
+    also: options.AlsoOption = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     download: options.DownloadOption = False,
@@ -204,7 +205,7 @@ def distill(
     from antishortcut.training.pipeline import distill as distill_recipe
 
     overrides = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    planned = recipe is None
+    planned, own = recipe is None, options.class_folders(also or (), "--also")
     execution["micro_batches"] = execution["micro_batches"] or ("auto" if planned else "1")
     session = options.open_session(runs, data_root, download, **execution)
     name = _folder_name(name)
@@ -214,12 +215,14 @@ def distill(
         request = _pair_request(**pair)
         suite = _folder_name(suite or request.name)
         lasting = [text for text in overrides if not text.startswith("methods.")]
-        recipe = str(_plan(request, session, suite, lasting, method, not dry_run, as_json))
+        recipe = str(_plan(request, session, suite, lasting, method, own, not dry_run, as_json))
         if dry_run:
             return
     elif dry_run or any(value is not None for value in pair.values()):
         raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
     settings = load_recipe(recipe, overrides)
+    if own and not planned:  # else it was checked with the plan
+        eval_context(session, settings.data, runs, own)
     suite = _folder_name(suite or _suite_of(Path(recipe), runs))
     if planned:
         _estimate(settings, session, suite, method, seed)
@@ -231,7 +234,10 @@ def distill(
     if planned:
         _score(run, session, execution["device"])
     folder = RunDir(run.folder(runs))
-    _show_result(folder, f"{run.name} on {run.data.name}", {"run": str(folder.path), "hash": run.hash}, as_json)
+    head: dict[str, Any] = {"run": str(folder.path), "hash": run.hash}
+    if own and first_process():
+        head["also"] = score_also(run, session, own, options.use_hardware(execution["device"], 0))
+    _show_result(folder, f"{run.name} on {run.data.name}", head, as_json)
     if planned and not as_json:
         _say_next(run, session, Path(recipe))
 
@@ -276,8 +282,8 @@ def _dialled(
     return recipe
 
 
-def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool) -> None:
-    """The last and the best scores on the set that was evaluated during training."""
+def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool) -> None:
+    """The last and the best scores on the set that was evaluated during training; then those of --also."""
     folder.primary_metric()  # raises if it is damaged
     result = folder.result()
     if as_json:
@@ -286,6 +292,8 @@ def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool
     names = [name for name in result["last"] if name not in ("epoch", "images")]
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
     table(f"{title}, {result['set']} set", ("", "epoch", *names), rows)
+    if also := head.get("also"):
+        table("also scored on", {key: key.replace("_", " ") for key in also[0]}, also)
     tell(folder.path)
 
 
@@ -329,7 +337,14 @@ def _pair_request(data: str | None, teacher: str | None, student: str | None, **
 
 
 def _plan(
-    request: PairRequest, session: Session, suite: str, overrides: list[str], method: str, write: bool, as_json: bool
+    request: PairRequest,
+    session: Session,
+    suite: str,
+    overrides: list[str],
+    method: str,
+    own: dict[str, Path],
+    write: bool,
+    as_json: bool,
 ) -> Path:
     """The recipe of a folder of runs: the existing one if it agrees, or a new one. Nothing is written if it fails."""
     from antishortcut.training.auto_recipe import plan_recipe, to_toml
@@ -349,6 +364,8 @@ def _plan(
         text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
     roles = feasible(recipe, session, method)
+    if own:
+        eval_context(session, recipe.data, session.runs, own)
     if write:  # a plan can be shown for another machine
         check_device(session.execution)
     size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""

@@ -172,7 +172,7 @@ def painted(images: ImageSet) -> ImageSet:
     return replace(images, image=image, painter=None)
 
 
-def in_threads(fill: Callable[[int], None], count: int) -> None:
+def in_threads(fill: Callable[[int], object], count: int) -> None:
     """Call `fill` with every number below `count`; Pillow releases the GIL while it decodes."""
 
     def chunk(start: int) -> None:

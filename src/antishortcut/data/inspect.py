@@ -25,7 +25,7 @@ from antishortcut.data.loader import Loader
 from antishortcut.data.planted import set_name
 from antishortcut.data.splits import CONTENT, files_of, limited, take
 from antishortcut.data.transforms import WHOLE_BATCH
-from antishortcut.errors import UserError, plural
+from antishortcut.errors import UserError, first_names, plural
 from antishortcut.fileio import expanded
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
 
@@ -294,7 +294,7 @@ def problems(facts: dict[str, Any]) -> list[str]:
     if count := len(facts["unreadable"]):
         lines.append(f"{plural(count, 'file')} cannot be used; replace or remove {'it' if count == 1 else 'them'}")
     if bare := [row["class"] for row in facts.get("balance", ()) if not row["train"]]:
-        lines.append(f"there is no image of {_some(bare)} to train on; add some, or remove the folder")
+        lines.append(f"there is no image of {first_names(bare)} to train on; add some, or remove the folder")
     return lines
 
 
@@ -337,9 +337,9 @@ def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
         )
     if unknown := facts["unknown"]:
         count = sum(unknown.values())
-        yield f"of a kind that is not read ({_some(list(unknown))}): {plural(count, 'file')}; save as PNG or JPEG"
+        yield f"of a kind that is not read ({first_names(list(unknown))}): {plural(count, 'file')}; save as PNG or JPEG"
     if unused := facts["unused"]:
-        yield f"in no split: {plural(sum(unused.values()), 'image')} in {_some(list(unused))}"
+        yield f"in no split: {plural(sum(unused.values()), 'image')} in {first_names(list(unused))}"
     if finding.note:
         yield finding.note
 
@@ -349,16 +349,12 @@ def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:
         yield f"{name} has no images: fill or remove the folder"
     for split in [row["split"] for row in facts["splits"]]:
         if absent := [row["class"] for row in facts.get("balance", ()) if row["train"] and not row[split]]:
-            yield f"{split} has no images of {_some(absent)}: those classes are trained but not scored"
+            yield f"{split} has no images of {first_names(absent)}: those classes are trained but not scored"
     ratio = facts["splits"][0].get("ratio", 1)
     if ratio >= UNEVEN:
         yield f"the largest class has {ratio:g} times the images of the smallest: check the scores of every class"
     if absent := [row["class"] for row in facts.get("masks", {}).get("frequency", ()) if not row["train images"]]:
-        yield f"no training mask has {_some(absent)}"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield f"no training mask has {first_names(absent)}"
 
 
 # --- Contact sheet ---

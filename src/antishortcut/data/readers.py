@@ -188,12 +188,12 @@ def _undivided(folder: Path) -> RawDataset:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]
         if classes and not below:
             raise UserError(f"{folder} has one folder of images only, {classes[0]}; two classes are needed")
-        hint = f"; did you mean {folder / below[0]}?" if below else _misplaced(folder)
+        hint = f"; did you mean {folder / below[0]}?" if below else misplaced(folder)
         raise UserError(f"no train/ and no folders of classes in {folder}{hint or f'; {_FOLDER_HINT}'}")
     return RawDataset(classes, listed([folder / name for name in classes], _FOLDER_HINT), {}, base=folder)
 
 
-def _misplaced(folder: Path) -> str:
+def misplaced(folder: Path) -> str:
     """A hint if the folder does hold images: of a kind that is not read, or outside class folders."""
     kinds = Counter(os.path.splitext(name)[1].lower() for _, _, names in walked(folder) for name in names)
     if not SUFFIXES & kinds.keys():

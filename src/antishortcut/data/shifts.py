@@ -1,8 +1,9 @@
-"""ImageNet-R and -A (Hendrycks et al. 2021) for the classes a student has, and stimuli in cue conflict."""
+"""For the classes a student has: ImageNet-R and -A (Hendrycks et al. 2021), any folder, stimuli in cue conflict."""
 # N images, C classes of the student, K of the 16 categories that the student has
 
 import re
 import tomllib
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.data.readers import class_list, folders, images_below, listed, package_list, read_text
+from antishortcut.data.image_io import in_threads, size_of
+from antishortcut.data.readers import (
+    TRAIN,
+    class_list,
+    folders,
+    held_of,
+    images_below,
+    links_note,
+    listed,
+    misplaced,
+    package_list,
+    part_of,
+    read_text,
+)
 from antishortcut.data.splits import fingerprint
-from antishortcut.errors import UserError, first_line, suggest
+from antishortcut.errors import UserError, first_line, first_names, plural, suggest
+from antishortcut.fileio import near_folder
 from antishortcut.types import FileSet
 
 WNID = re.compile(r"n\d{8}")
@@ -28,11 +43,13 @@ class Shift:
 
     name: str
     images: FileSet  # labels are the student's classes
-    overlap: tuple[str, ...]  # wnids that student and set share, in the order of the student's classes
+    overlap: tuple[str, ...]  # names of classes that student and set share, in the order of the student's classes
     allowed: Tensor  # (C,) bool, the student's classes in the overlap
     facts: dict[str, Any]  # what is used and what is left out, for JSON
     fingerprint: str  # changes when the images or their labels do
     hashed: str  # how, as in DataSplits
+    source: str  # "official" or "given"
+    note: str = ""  # for the user: what is not scored
 
 
 def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
@@ -46,11 +63,7 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
     if not overlap:
         names = ", ".join(map(repr, classes[:3]))
         raise UserError(f"{folder} has none of the student's classes ({names}…): they must be wnids, as in imagenet100")
-    files = listed([folder / wnid for wnid in overlap], hint)
-    number = torch.tensor([classes.index(wnid) for wnid in overlap])
-    images = FileSet(files.paths, number[files.label])  # (N,)
-    allowed = torch.zeros(len(classes), dtype=torch.bool)  # (C,)
-    allowed[number] = True
+    images, allowed = _labelled({folder / wnid: classes.index(wnid) for wnid in overlap}, len(classes), hint)
     official = set(class_list(name))
     facts = {
         "overlap": list(overlap),
@@ -62,7 +75,91 @@ def open_renditions(name: str, folder: Path, classes: tuple[str, ...]) -> Shift:
         "left_out": sum(len(images_below(folder / wnid)) for wnid in present if wnid not in overlap),
     }
     mark = fingerprint(f"{name} {len(classes)}", {"images": images}, folder)
-    return Shift(name, images, overlap, allowed, facts, *mark)
+    source = "official" if facts["official_classes"] else "given"
+    return Shift(name, images, overlap, allowed, facts, *mark, source)
+
+
+def _labelled(places: Mapping[Path, int], classes: int, hint: str) -> tuple[FileSet, Tensor]:
+    """The images below class folders with these labels, and which of the student's classes they are: (C,) bool."""
+    files, number = listed(list(places), hint), torch.tensor(list(places.values()))
+    allowed = torch.zeros(classes, dtype=torch.bool)  # (C,)
+    allowed[number] = True
+    return FileSet(files.paths, number[files.label]), allowed
+
+
+# --- any folder of class folders ---
+
+_CLASS_FOLDERS = "expected <class>/<image> in it, or in its test/ or val/"
+
+
+def open_class_folders(name: str, folder: Path, classes: tuple[str, ...], other_names: tuple[str, ...] = ()) -> Shift:
+    """Open the class folders in a folder, or in its test/ or val/, for a student with these classes.
+
+    `other_names` are further names of the same classes, such as wnids. Folders of no class are not looked into.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{name}: no folder {folder}{near_folder(folder) or f'; {_CLASS_FOLDERS}'}")
+    place = held_of(folder)[1] or folder
+    present = folders(place)
+    if not present:
+        raise UserError(f"{name}: no class folders in {place}{misplaced(place) or f'; {_CLASS_FOLDERS}'}")
+    label = match_classes(present, classes, other_names)
+    if not label:
+        train = part_of(folder, TRAIN)
+        hint = f"; did you mean {train}?" if train else "; folders must be named like classes"
+        theirs, ours = first_names(present), first_names(classes)
+        raise UserError(f"{name}: {place} has {theirs}, but the student's classes are {ours}{hint}")
+    filled = {entry: number for entry, number in label.items() if images_below(place / entry)}
+    if not filled:
+        empty = place / next(iter(label))
+        raise UserError(f"{name}: no images in {empty}{misplaced(empty) or f'; {_CLASS_FOLDERS}'}")
+    images, allowed = _labelled({place / entry: number for entry, number in filled.items()}, len(classes), "")
+    in_threads(lambda at: size_of(images.paths[at]), len(images))  # a file that is no image is an error now
+    unknown = [entry for entry in present if entry not in label]
+    absent = [known for known, there in zip(classes, allowed.tolist(), strict=True) if not there]
+    overlap = tuple(known for known, there in zip(classes, allowed.tolist(), strict=True) if there)
+    facts = {
+        "folder": str(folder),
+        "overlap": list(overlap),
+        "overlap_count": len(overlap),
+        "absent": absent,  # classes of the student without images here
+        "unknown": unknown,  # folders here that are no class of the student
+        "renamed": {entry: classes[number] for entry, number in filled.items() if entry != classes[number]},
+        "folder_classes": len(present),
+        "images": len(images),
+    }
+    lines = [f"{plural(len(images), 'image')} of {len(overlap)} of the student's {plural(len(classes), 'class')}"]
+    lines += [f"none of {first_names(absent)}"] * bool(absent)
+    lines += [f"not scored, since the student has no such class: {first_names(unknown)}"] * bool(unknown)
+    lines += [note] if (note := links_note(images.paths, place)) else []
+    mark = fingerprint(f"class folders {len(classes)} {unknown}", {"images": images}, place)
+    return Shift(
+        name, images, overlap, allowed, facts, *mark, "given", f"{name}: {'; '.join(lines)}" if lines[1:] else ""
+    )
+
+
+def match_classes(present: Sequence[str], *names: Sequence[str]) -> dict[str, int]:
+    """Class folder → number of the class of that name, of which there may be several lists.
+
+    The exact name counts first. Then case does not matter, nor _ for a space, where one folder and one class are meant.
+    """
+    label: dict[str, int] = {}
+    for spelling in (str, _loosely):
+        owners: dict[str, set[int]] = {}
+        for number, name in ((number, name) for each in names for number, name in enumerate(each)):
+            owners.setdefault(spelling(name), set()).add(number)
+        left, taken = [entry for entry in present if entry not in label], set(label.values())
+        alike = Counter(map(spelling, left))
+        for entry in left:
+            meant = owners.get(spelling(entry), set())
+            if len(meant) == alike[spelling(entry)] == 1 and not meant <= taken:
+                label[entry] = next(iter(meant))
+    return label
+
+
+def _loosely(name: str) -> str:
+    """The same for Polar_Bear and polar bear, and for accents as macOS writes them."""
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").casefold().split())
 
 
 SIXTEEN = (

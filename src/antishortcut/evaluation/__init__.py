@@ -5,6 +5,7 @@ The table of evaluations needs no torch: commands and reports read names, help a
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ def _metrics(higher_is_better: bool | None, *keys: str, **labels: str) -> dict[s
 
 _CUES = {**_metrics(None, "by_shape", "by_texture"), **_metrics(True, "shape_bias")}
 _KINDS = ("texture", "noise", "blur", "weather")  # of corruptions
+FOLDER = "folder"  # the evaluation of any folder of class folders
 
 EVALUATIONS = {
     "clean": Evaluation(
@@ -88,6 +90,11 @@ EVALUATIONS = {
         "shift_scores.imagenet_a",
         _metrics(True, "accuracy", "accuracy_overlap"),
         folder="imagenet-a",
+    ),
+    FOLDER: Evaluation(
+        "any folder of class folders, matched by name, under a name of yours: --on sketch=photos/sketch",
+        "shift_scores.class_folders",
+        _metrics(True, "accuracy", "accuracy_overlap"),
     ),
     "groups": Evaluation(
         "accuracy of the worst group, where images have a second attribute besides their class",
@@ -139,6 +146,29 @@ EVALUATIONS = {
         {**_metrics(False, "parameters", "bytes", ms="ms an image"), **_metrics(True, "times_faster")},
     ),
 }
+
+
+def folder_score(name: str) -> str:
+    """The score of a folder that the user gave a name; the evaluation's word comes first."""
+    return f"{FOLDER} {name}"
+
+
+def check_folder_name(name: str) -> None:
+    """Raise if a folder of images cannot have this name: it is part of a file's name and of a column's."""
+    if not re.fullmatch(r"\w[\w.+-]{0,39}", name):
+        raise UserError(f"{name!r} cannot name a folder of images; use letters and digits, then also . _ + -, up to 40")
+    if name in EVALUATIONS:
+        own = f"; its images are named by --at {name}=FOLDER" if EVALUATIONS[name].folder else ""
+        raise UserError(f"{name} is an evaluation, so a folder needs another name{own}")
+
+
+def score_folders(
+    folder: RunDir, context: EvalContext, state: str = "final", device: str = "cpu"
+) -> dict[str, dict[str, Any]]:
+    """Scores of a finished run on the folders of a context, by name: `context.with_folders({"sketch": path})`."""
+    scores = evaluate(folder, context, [FOLDER], state, device)
+    suffix = "" if state == "final" else f"@{state}"
+    return {name: scores[folder_score(name) + suffix] for name in context.folders}
 
 
 def evaluate(

@@ -4,10 +4,10 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -15,8 +15,10 @@ from torch import Tensor
 from antishortcut.analysis.features import features, predict
 from antishortcut.data.readers import tiny_wnids
 from antishortcut.data.segmentation import wants_labels
+from antishortcut.data.shifts import Shift, open_class_folders
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
+from antishortcut.evaluation import check_folder_name
 from antishortcut.metrics import accuracy
 from antishortcut.models import Network
 from antishortcut.models.weights import load_checked, read_weights
@@ -36,6 +38,7 @@ class EvalContext:
     at: Mapping[str, Path] = field(default_factory=dict)  # folders of images from --at, by evaluation
     quiet: bool = True
     limit: int | None = None  # images of a corruption at a severity
+    folders: Mapping[str, Shift] = field(default_factory=dict)  # any folders of class folders; see `with_folders`
 
     @property
     def first_test(self) -> tuple[str, AnySet]:
@@ -46,6 +49,18 @@ class EvalContext:
     def wnids(self) -> tuple[str, ...]:
         """The classes as released sets name their folders: TinyImageNet's classes are words here."""
         return tiny_wnids(self.root) if self.sets.name == "tiny-imagenet" else self.sets.classes
+
+    def with_folders(self, paths: Mapping[str, Path]) -> Self:
+        """With these folders of class folders opened, {name: path}, which the evaluation `folder` scores."""
+        for name in paths:
+            check_folder_name(name)
+            if name in self.sets.tests:
+                raise UserError(f"{name} is a test set of {self.sets.name}; give the folder {paths[name]} another name")
+        if paths:
+            wants_labels("a folder of class folders", self.sets.train, of="image")
+        classes, wnids = self.sets.classes, self.wnids if paths else ()
+        opened = {name: open_class_folders(name, path, classes, wnids) for name, path in paths.items()}
+        return replace(self, folders=opened)
 
     def folder(self, evaluation: str, *usual: str) -> Path | None:
         """The folder from --at, or the first usual one that exists below the data root."""

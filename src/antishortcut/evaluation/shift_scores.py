@@ -11,7 +11,7 @@ from antishortcut.data.datasets import held
 from antishortcut.data.groups import groups_of, shares
 from antishortcut.data.shifts import Shift, Stimuli, open_renditions, open_stimuli
 from antishortcut.errors import UserError
-from antishortcut.evaluation import EVALUATIONS
+from antishortcut.evaluation import EVALUATIONS, FOLDER, folder_score
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.evaluation.stylize import Stylized, open_stylized
 from antishortcut.metrics import accuracy, group_accuracy, overlap_accuracy, split_accuracy
@@ -42,18 +42,30 @@ def _stylized(copies: Stylized, originals: AnySet, evaluated: EvaluatedRun) -> M
 def renditions(name: str, context: EvalContext) -> Iterator[Score]:
     """ImageNet-R or ImageNet-A: over all classes, as in the paper, and over those that the set has."""
     shift = open_renditions(name, _folder(name, context, f"unpack {name} there"), context.wnids)
-    yield Score(name, context.fingerprint(shift.fingerprint), partial(_renditions, shift), hashed=shift.hashed)
+    yield _overlap_score(name, shift, context)
 
 
 imagenet_r, imagenet_a = (partial(renditions, name) for name in ("imagenet-r", "imagenet-a"))
 
 
-def _renditions(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+def class_folders(context: EvalContext) -> Iterator[Score]:
+    """Any folders of class folders, scored like ImageNet-R: each is a score of its own."""
+    if not context.folders:
+        raise UserError(f"{FOLDER} wants NAME=PATH in its place, such as --on sketch=photos/sketch")
+    for name, shift in context.folders.items():
+        yield _overlap_score(folder_score(name), shift, context)
+
+
+def _overlap_score(name: str, shift: Shift, context: EvalContext) -> Score:
+    return Score(name, context.fingerprint(shift.fingerprint), partial(_overlap, shift), hashed=shift.hashed)
+
+
+def _overlap(shift: Shift, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    """Accuracy among all classes of the student, and among those that the images have."""
     logits, _ = evaluated.outputs(_resized(shift.images, evaluated))
     values = dict(overlap_accuracy(logits, shift.images.label, shift.allowed))
     values |= {"chance": 1 / len(shift.allowed), "chance_overlap": 1 / len(shift.overlap)}
-    source = "official" if shift.facts["official_classes"] else "given"
-    return {"count": len(shift.images), "values": values, "source": source, "facts": dict(shift.facts)}
+    return {"count": len(shift.images), "values": values, "source": shift.source, "facts": dict(shift.facts)}
 
 
 def cue_conflict(context: EvalContext) -> Iterator[Score]:

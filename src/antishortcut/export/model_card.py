@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, one_line
-from antishortcut.evaluation import EVALUATIONS
+from antishortcut.evaluation import EVALUATIONS, FOLDER
 from antishortcut.export.formats import WrittenModel
 from antishortcut.export.verify import OpenedRun, short_name
 from antishortcut.run_dir import RunDir
@@ -61,6 +61,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
     rows = list(_rows(opened, scores))
     own = str(opened.folder.result().get("set"))  # the test set that the evaluation `clean` scores
     scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
+    scored.add(FOLDER)  # which folders there might be is not known
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
     begun = f" and the weights it started from ({model.name})" if model.pretrained or model.weights else ""
     begun += " and its teacher, whose classifier is among them" if record["teachers_classifier"] else ""

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.evaluation import EVALUATIONS, Metric
+from antishortcut.evaluation import EVALUATIONS, FOLDER, Metric
 from antishortcut.report.collect import BASELINE, Collected, Student
 from antishortcut.report.paper_pairs import row_labels, suite_labels
 from antishortcut.report.reader import CORRUPTIONS, GROUPS, MECHANISM, SCENES
@@ -37,6 +37,7 @@ SHOWN = {  # evaluation → its columns in the first table; of others the first 
     "cue-conflict": ("accuracy", "shape_bias"),
     "imagenet-r": ("accuracy", "accuracy_overlap"),
     "imagenet-a": ("accuracy", "accuracy_overlap"),
+    FOLDER: ("accuracy", "accuracy_overlap"),
     GROUPS: ("worst_group", "mean_group"),
     "attack": ("1/255", "4/255"),
     "hard": ("hard_accuracy", "balanced_accuracy"),

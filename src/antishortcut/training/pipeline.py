@@ -38,6 +38,7 @@ class Session:
     reuse: bool = False  # in a suite: copy a finished run of the same hash from another suite's folder
     _data: dict[str, DataSplits] = field(default_factory=dict)
     _fabrics: dict[Execution, Fabric] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
 
     def sets(self, data: DataSettings) -> DataSplits:
         """The images that a recipe names, opened once."""
@@ -58,6 +59,11 @@ class Session:
     def say(self, text: str) -> None:
         if not self.quiet:
             console().print(printable(text), markup=False)
+
+    def say_once(self, text: str) -> None:
+        if text and text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def fit(self, run: Run) -> dict[str, Any]:
         """Train a run, resume it, or return its result. A resumed run keeps the execution settings it started with.
