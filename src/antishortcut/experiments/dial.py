@@ -26,6 +26,7 @@ from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.fileio import atomic_write
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
+from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.pipeline import Session, distill, teach
 
 METHOD = "contrast+hint"
@@ -171,15 +172,18 @@ def best(trials: Sequence[Trial]) -> str:
 
 
 def _reference(recipe: Recipe, session: Session) -> str:
-    """The recipe's own, or T_early or the first state after it that knows the easy answers; of your teachers, T_early."""
-    own = recipe.methods.get(METHOD, {}).get("reference")
-    if own is not None or recipe.teacher.final is not None or not recipe.teacher.early_state.endswith("%"):
+    """The recipe's own, T_early, or a later state that knows the easy answers; of a teacher that you bring, T_early."""
+    own, early = recipe.methods.get(METHOD, {}).get("reference"), recipe.teacher.early_state
+    if own is not None or recipe.teacher.final is not None or not early.endswith("%"):
         return str(own or "early")
     teacher = RunDir(teach(recipe, session).folder(session.runs))
-    rows = measure(teacher, session.sets(recipe.data), [], [1.0], session.say)["rows"]
-    shares = {row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows}
-    start = list(shares).index(recipe.teacher.early_state)
-    return earliest(dict(list(shares.items())[start:]))
+    trajectory = Trajectory(teacher)
+    entries = trajectory.entries
+    states = [entry["labels"][0] for entry in entries[entries.index(trajectory.entry(early)) : -1]]
+    if not states:  # a teacher so short that T_early is its last state
+        return early
+    rows = measure(teacher, session.sets(recipe.data), states, [1.0], session.say)["rows"]
+    return earliest({row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows})
 
 
 def earliest(share: Mapping[str, float]) -> str:
