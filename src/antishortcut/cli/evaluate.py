@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from antishortcut import api
+from antishortcut.api.scoring import flat_scores, score_run
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
-from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError, one_line
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from antishortcut.training.pipeline import Session
-    from antishortcut.types import DataSplits
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
 ON = f"What to measure, comma-separated: {', '.join(MEASURED)}."
@@ -60,33 +57,10 @@ def evaluate(
     if as_json:
         print_json({"runs": results})
         return
-    columns = [_flat(result["scores"]) for result in results]
+    columns = [flat_scores(result["scores"]) for result in results]
     keys = dict.fromkeys(key for column in columns for key in column)
     heads = ["set", "score", *(one_line(Path(result["run"]).name) for result in results)]
     table("scores", heads, [(*key, *(column.get(key) for column in columns)) for key in keys])
-
-
-def _flat(scores: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """(set, score) → value."""
-    flat = {}
-    for name, score in scores.items():
-        source = f" ({score['source']})" if "source" in score else ""
-        for key, value in score["values"].items():
-            for inner, number in value.items() if isinstance(value, dict) else [("", value)]:
-                flat[name + source, f"{key} {inner}".strip()] = number
-    return flat
-
-
-def score_run(
-    path: Path, runs: Path | None, session: Session, names: list[str], images: dict[str, Path], device: str
-) -> dict[str, dict[str, Any]]:
-    from antishortcut.evaluation import evaluate as evaluate_run
-    from antishortcut.evaluation.context import EvalContext
-
-    folder, parent = RunDir(path), runs or path.resolve().parent.parent
-    root: dict[str, Any] = {"root": session.root} if session.root else {}
-    context = EvalContext(session.sets(folder.read()[0].data), parent, at=images, quiet=False, **root)
-    return evaluate_run(folder, context, names, device=device)
 
 
 def report(
@@ -127,16 +101,11 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
-    from antishortcut.export import destination
-    from antishortcut.export import export as write
     from antishortcut.export.model_card import megabytes
 
-    options.use_hardware("cpu", threads)
-    source = options.find_run(folder, runs or Path("runs"))
-    run, _ = source.read()
-    destination(source, to, state, out, force)  # before its data are opened
     choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
-    result = write(source, to, _sets(run, data_root), **choice)
+    result = api.export(folder, to, data_root=data_root, threads=threads, **choice)
+    run, _ = options.find_run(folder, runs or Path("runs")).read()
     record, teacher, check = result.record, result.teacher, result.record["check"]
     if as_json:
         sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
@@ -149,18 +118,3 @@ def export(
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
     tell(result.place)
-
-
-def _sets(run: Run, data_root: Path | None) -> DataSplits | None:
-    """The run's own data, if they are available."""
-    from antishortcut.training.pipeline import Session
-
-    try:
-        sets = Session(Path("runs"), data_root).sets(run.data)
-        if sets.fingerprint == run.fingerprint:
-            return sets
-        reason = "those here are not the ones it was trained on"
-    except UserError as error:
-        reason = str(error)
-    tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
-    return None
