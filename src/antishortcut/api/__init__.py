@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.api import audit_input, planning
+from antishortcut.api import audit_input, objects, planning
 from antishortcut.api.arguments import (
     EXECUTION,
     find_run,
@@ -29,7 +29,13 @@ from antishortcut.progress import one_line_warnings
 from antishortcut.run_dir import write_json
 
 if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.data import DataLoader, Dataset
+
     from antishortcut.export import Export
+
+    Images = Dataset[Any] | DataLoader[Any]
+    Data = Images | tuple[Images, Images] | Mapping[str, Images]
 
 __all__ = ["Audit", "Student", "audit", "distill", "evaluate", "export", "plan"]
 
@@ -40,11 +46,11 @@ Words = Mapping[str, Any] | Sequence[str]  # {"optim.lr": 0.1}, or ["optim.lr=0.
 def distill(
     recipe: str | Path | None = None,
     *,
-    data: str | Path | None = None,
-    teacher: str | None = None,
-    student: str | None = None,
-    final: str | Path | None = None,
-    early: str | Path | None = None,
+    data: str | Path | Data | None = None,
+    teacher: str | nn.Module | None = None,
+    student: str | nn.Module | None = None,
+    final: str | Path | nn.Module | None = None,
+    early: str | Path | nn.Module | None = None,
     epochs: int | None = None,
     pretrained: bool | None = None,
     method: str = "asd",
@@ -64,8 +70,9 @@ def distill(
 ) -> Student:
     """Distil a student, and train its teacher first if needed. A finished run is returned as it is.
 
-    Name a recipe, or data, teacher and student. What is called early, method, set … is as in `asd distill`;
-    `execution` are its further options: device, threads, precision, workers, micro_batches …
+    Name a recipe, or data, teacher and student, which may be objects: a Dataset, a DataLoader, (train, test) of them;
+    modules. A teacher that is a module is trained already; a student that is one starts from the weights it has.
+    All other arguments are options of `asd distill`; `execution` are device, threads, precision, workers …
     """
     from antishortcut.training.pipeline import distill as distill_recipe
 
@@ -77,7 +84,7 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = planning.pair_request(**pair)
+        request = planning.pair_request(**objects.named(pair, runs, quiet))
         suite = planning.folder_name(suite or request.name)
         recipe, _ = planning.plan(request, session, suite, _lasting(overrides), method, write=True)
     elif any(value is not None for value in pair.values()):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.api.arguments import open_session
+from antishortcut.api.objects import register_again
 from antishortcut.api.scoring import numbers, own_sets
 from antishortcut.errors import UserError
 from antishortcut.report import make_report
@@ -43,15 +44,25 @@ class Audit(HtmlPage):
 
 
 class Student:
-    """A distilled student. `Student("runs/photos/asd-s1")` opens one that was trained before."""
+    """A distilled student. `Student("runs/photos/asd-s1")` opens one that was trained before.
+
+    student, teacher: the modules that it was trained with, if they were Python objects of another session.
+    """
 
     def __init__(
-        self, path: str | Path, *, data_root: str | Path | None = None, session: Session | None = None
+        self,
+        path: str | Path,
+        *,
+        student: nn.Module | None = None,
+        teacher: nn.Module | None = None,
+        data_root: str | Path | None = None,
+        session: Session | None = None,
     ) -> None:
         self.path = Path(path)
         self.run, _ = RunDir(self.path).read()
         if not RunDir(self.path).finished:
             raise UserError(f"{path} is not finished; run its command again to resume it")
+        register_again(self.path.resolve().parent.parent, self.run, student, teacher)
         root = None if data_root is None else Path(data_root)
         self.session = session or open_session(self.path.resolve().parent.parent, root, False)
 
