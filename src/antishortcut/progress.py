@@ -118,6 +118,8 @@ class ProgressBar:
 def one_line_warnings() -> Iterator[None]:
     """Warnings as notes of one line, without the source line that gave them."""
     original = warnings.formatwarning
+    if in_notebook():  # tqdm's, which other libraries import: bars here need no widgets
+        warnings.filterwarnings("ignore", message="IProgress not found")
     warnings.formatwarning = lambda message, *_, **__: f"Note: {one_line(str(message))}\n"
     try:
         yield
