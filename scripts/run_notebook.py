@@ -1,4 +1,4 @@
-"""Run a notebook in an empty folder and write its outputs back: python scripts/run_notebook.py examples/quickstart.ipynb
+"""Run a notebook in an empty folder and write its outputs back: scripts/run_notebook.py examples/quickstart.ipynb
 
 Needs nbclient and ipykernel. Outputs above LARGEST, like a whole report page, are left out of the file.
 """

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from antishortcut.data import open_sets
 from antishortcut.data.from_torch import write_folder
 from antishortcut.errors import UserError
 from antishortcut.models.live import live_copy, register
+from antishortcut.training.signals import stop_signals
 from tests.conftest import Refusal, invoke
 from tests.data.official import make_folder
 
@@ -117,6 +119,23 @@ def test_an_audit_shows_its_page(student: Student, tmp_path: Path) -> None:
     assert result.path == tmp_path / "audit" / "audit.html"
     assert result.result["findings"]
     assert "<iframe" in result._repr_html_()
+
+
+def test_an_audit_takes_modules(here: Path) -> None:
+    pytest.importorskip("altair")
+    final, early = (seeded(DictNet, seed, classes=3) for seed in (1, 2))
+    result = audit(final=final, early=early, data=(Coloured(30), Coloured(12)), image_size=32, device="cpu")
+    assert result.result["model"].startswith("live:DictNet-")
+    assert result.result["count"] == 12
+
+
+def test_other_threads_cannot_handle_signals_and_need_not() -> None:
+    def use() -> bool:
+        with stop_signals() as request:
+            return request.number == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(use).result()
 
 
 def test_settings_are_a_dict_or_words() -> None:
@@ -226,14 +245,26 @@ def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
     name = register(network)
     with torch.no_grad():
         network.fc.weight.zero_()
-    assert live_copy(name).fc.weight.abs().sum() > 0  # as it was when it was given
+    assert live_copy(name).get_parameter("fc.weight").abs().sum() > 0  # as it was when it was given
+    quantised: Any = torch.ao.nn.quantized
+    quantised = quantised.dynamic.Linear(2, 2)
     with pytest.raises(UserError, match="only plain tensors"):
-        register(torch.ao.nn.quantized.dynamic.Linear(2, 2))
+        register(quantised)
 
 
 def test_the_command_cannot_build_an_object(here: Path, refusal: Refusal) -> None:
     line = refusal("distill", "cues", "--set", "student.name=live:Net-0123456789")
     assert "was a Python object, which is not here" in line
+
+
+def test_the_normalisation_of_an_object_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words: dict[str, Any] = FAST | {"quiet": False, "data": make_folder(here / "photos", per_class=4), "method": "ce"}
+    distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL, **words)
+    assert "student DictNet: images are normalised by ImageNet's mean and std" in capsys.readouterr().err
+    own = {"student.mean": [0.0, 0.0, 0.0], "student.std": [1.0, 1.0, 1.0]}
+    student = distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL | own, suite="own", **words)
+    assert "normalised by" not in capsys.readouterr().err
+    assert student.run.model.mean == (0.0, 0.0, 0.0)
 
 
 # --- Data sets ---

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files outside the docs, a notebook."""
+"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files elsewhere, a notebook."""
 
 import json
 import re

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from html import escape
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,9 +52,8 @@ class ProgressBar:
         self.bar: Progress | None = None
         self.cell: Any = None  # of a notebook: what it shows is replaced, so one output stays
         if not quiet and first_process() and in_notebook():
-            from IPython.display import HTML, display
-
-            self.cell = display(HTML(self._html(0, "")), display_id=True)
+            ipython: Any = import_module("IPython.display")
+            self.cell = ipython.display(ipython.HTML(self._html(0, "")), display_id=True)
         elif not quiet and sys.stderr.isatty():
             from rich import markup
             from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -98,9 +98,8 @@ class ProgressBar:
 
     def _draw(self, step: int, text: str) -> None:
         if self.cell is not None:
-            from IPython.display import HTML
-
-            self.cell.update(HTML(self._html(step, text)))
+            ipython: Any = import_module("IPython.display")
+            self.cell.update(ipython.HTML(self._html(step, text)))
 
     def _html(self, step: int, text: str) -> str:
         bar = f'<progress value="{step}" max="{self.total or 1}"></progress>'

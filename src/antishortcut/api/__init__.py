@@ -84,7 +84,7 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = planning.pair_request(**objects.named(pair, runs, quiet))
+        request = planning.pair_request(**objects.named(pair, session, overrides))
         suite = planning.folder_name(suite or request.name)
         recipe, _ = planning.plan(request, session, suite, _lasting(overrides), method, write=True)
     elif any(value is not None for value in pair.values()):
@@ -178,14 +178,15 @@ def export(
 @one_line_warnings()
 def audit(
     *,
-    final: str | Path | None = None,
-    early: str | Path | Sequence[str | Path] | None = None,
-    model: str | None = None,
-    data: str | None = None,
+    final: str | Path | nn.Module | None = None,
+    early: str | Path | nn.Module | Sequence[str | Path | nn.Module] | None = None,
+    model: str | nn.Module | None = None,
+    data: str | Path | Data | None = None,
     teacher: str | Path | None = None,
     student: str | Path | Student | None = None,
     student_model: str | None = None,
     out: str | Path = "audit",
+    runs: str | Path = "runs",
     data_root: str | Path | None = None,
     embedding: str | None = None,
     classes: int | None = None,
@@ -195,9 +196,13 @@ def audit(
     device: str = "auto",
     threads: int = 0,
 ) -> Audit:
-    """Audit a model: from two checkpoints and images, which directions training abandoned, and how sure."""
+    """Audit a model: from two checkpoints and images, which directions training abandoned, and how sure.
+
+    final and early may be modules, data a Dataset or DataLoader; they are then written below runs.
+    """
     from antishortcut.analysis.audit import audit as measure
     from antishortcut.data import open_sets
+    from antishortcut.training.auto_recipe import data_name
 
     try:
         from antishortcut.report.audit_page import write_page
@@ -205,24 +210,25 @@ def audit(
         raise UserError(f"an audit needs {error.name}: pip install 'antishortcut[report]'") from None
 
     device, out, root = use_hardware(device, threads), Path(out), _path(data_root)
-    states = [str(text) for text in ([early] if isinstance(early, str | Path) else early or ())]
+    given = list(early) if isinstance(early, list | tuple) else [] if early is None else [early]
     audit_input.clear(out)
+    last, states, network, images = objects.audited(final, given, model, data, open_session(Path(runs), root, False))
     if teacher is not None:
-        if any(value is not None for value in (final, model, data, embedding, classes, image_size)):
+        if any(value is not None for value in (last, network, images, embedding, classes, image_size)):
             raise UserError("--teacher brings its own model and data; leave out what describes them")
         case = audit_input.from_teacher(Path(teacher), states, root)
-    elif final is None or not states or model is None or data is None:
+    elif last is None or not states or network is None or images is None:
         raise UserError("an audit needs --final, --early, --model and --data, or --teacher")
     else:
-        sets = open_sets(data, root, image_size=image_size)
-        case = audit_input.from_files(model, Path(final), states, sets, embedding, classes)
+        sets = open_sets(data_name(str(images)), root, image_size=image_size)
+        case = audit_input.from_files(network, Path(last), states, sets, embedding, classes)
     if student is not None or student_model is not None:
         path = student.path if isinstance(student, Student) else _path(student)
         audit_input.add_student(case, path, student_model, classes)
-    last, learner = case.networks.pop("final"), case.networks.pop("student", None)
+    trained, learner = case.networks.pop("final"), case.networks.pop("student", None)
     with atomic_dir(out.resolve()) as work:  # a link may lead to another disk
         choice: dict[str, Any] = {"early": case.early, "student": learner, "set_name": set_name, "limit": limit}
-        result = measure(last, case.networks, case.sets, work, **choice, device=device, quiet=False)
+        result = measure(trained, case.networks, case.sets, work, **choice, device=device, quiet=False)
         result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
         write_page(result, work)
         write_json(work / audit_input.RESULT, result)

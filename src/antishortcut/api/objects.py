@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,18 @@ from antishortcut.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
+    from antishortcut.training.pipeline import Session
+
 WEIGHTS, DATA = "weights", "data"  # folders below runs/
 
 
-def named(pair: dict[str, Any], runs: Path, quiet: bool) -> dict[str, Any]:
+def named(pair: dict[str, Any], session: Session, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The arguments of a plan with names in place of modules and data sets.
 
     A teacher that is a module is trained already: its weights are written to a file, as are those of an early state.
     """
-    if all(value is None or isinstance(value, str | int | Path) for value in pair.values()):
+    complete = all(pair[key] is not None for key in ("data", "teacher", "student"))  # else it is refused soon
+    if not complete or all(value is None or isinstance(value, str | int | Path) for value in pair.values()):
         return pair
     from antishortcut.models.live import register
 
@@ -28,18 +32,41 @@ def named(pair: dict[str, Any], runs: Path, quiet: bool) -> dict[str, Any]:
         if module is None or isinstance(module, str):
             continue
         module = _module(module, who)
+        if not hasattr(module, "pretrained_cfg") and not any(text.startswith(f"{who}.mean=") for text in overrides):
+            text = f"{who} {type(module).__name__}: images are normalised by ImageNet's mean and std"
+            session.say(f"{text}; {who}.mean and {who}.std change that")
         given = who == "teacher" and pair["final"] is not None
         pair[who] = register(module, weights=not given)
         if who == "teacher" and not given:
             pair["final"] = module
     for state in ("final", "early"):
         if pair[state] is not None and not isinstance(pair[state], str | Path):
-            pair[state] = str(_write_weights(_module(pair[state], state), runs / WEIGHTS))
+            pair[state] = str(write_weights(_module(pair[state], state), session.runs))
     if pair["data"] is not None and not isinstance(pair["data"], str | Path):
         from antishortcut.data.from_torch import write_folder
 
-        pair["data"] = f"folder:{write_folder(pair['data'], runs / DATA, quiet)}"
+        pair["data"] = f"folder:{write_folder(pair['data'], session.runs / DATA, session.quiet)}"
     return pair
+
+
+def audited(final: Any, early: list[Any], model: Any, data: Any, session: Session) -> tuple[Any, list[str], Any, Any]:
+    """The arguments of an audit with names and files in place of objects; a final module is the model too."""
+    from torch import nn
+
+    from antishortcut.models.live import register
+
+    if isinstance(final, nn.Module) and model is None:
+        model = final
+    if isinstance(model, nn.Module):
+        model = register(_module(model, "model"), weights=False)
+    states = [write_weights(_module(x, "early"), session.runs) if isinstance(x, nn.Module) else x for x in early]
+    if isinstance(final, nn.Module):
+        final = write_weights(_module(final, "final"), session.runs)
+    if data is not None and not isinstance(data, str | Path):
+        from antishortcut.data.from_torch import write_folder
+
+        data = f"folder:{write_folder(data, session.runs / DATA, session.quiet)}"
+    return final, [str(state) for state in states], model, data
 
 
 def register_again(runs: Path, run: Any, student: nn.Module | None, teacher: nn.Module | None) -> None:
@@ -65,7 +92,7 @@ def _module(value: Any, what: str) -> nn.Module:
     return unwrap(value)
 
 
-def _write_weights(module: nn.Module, folder: Path) -> Path:
+def write_weights(module: nn.Module, runs: Path) -> Path:
     """A file of weights that is named by its content."""
     import hashlib
 
@@ -75,7 +102,7 @@ def _write_weights(module: nn.Module, folder: Path) -> Path:
     from antishortcut.teachers.trajectory import cpu_tensors
 
     data: bytes = save(cpu_tensors(module))
-    path = folder / f"{type(module).__name__}-{hashlib.sha256(data).hexdigest()[:10]}.safetensors"
+    path = runs / WEIGHTS / f"{type(module).__name__}-{hashlib.sha256(data).hexdigest()[:10]}.safetensors"
     if not path.exists():
         with atomic_write(path) as file:
             file.write(data)

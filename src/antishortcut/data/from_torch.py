@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,11 @@ def _dataset(data: Any) -> Any:
     return data.dataset
 
 
-def _items(images: Any) -> Iterable[Any]:
+def _items(images: Any) -> Iterator[Any]:
     if isinstance(images, IterableDataset) or not hasattr(images, "__getitem__"):
-        return iter(images)
-    return (images[at] for at in range(len(images)))
+        yield from images
+        return
+    yield from (images[at] for at in range(len(images)))
 
 
 def _write_split(images: Any, folder: Path, digest: Any, title: str, quiet: bool) -> set[int]:
