@@ -25,7 +25,7 @@ from antishortcut.data.from_torch import write_folder
 from antishortcut.errors import UserError
 from antishortcut.models.live import live_copy, register
 from antishortcut.training.signals import stop_signals
-from tests.conftest import Refusal, invoke
+from tests.conftest import Refusal, invoke, same_weights, stop_after
 from tests.data.official import make_folder
 
 FAST: dict[str, Any] = {"device": "cpu", "threads": 1, "quiet": True, "pretrained": None, "epochs": 1}
@@ -200,6 +200,16 @@ except antishortcut.errors.UserError as error:
     reopened = Student(student.path, student=DictNet(width=4), teacher=teacher)
     image = torch.rand(2, 3, 32, 32)
     assert torch.equal(reopened.model(image), student.model(image))
+
+
+def test_a_stopped_run_of_modules_goes_on_bit_for_bit(here: Path) -> None:
+    photos = make_folder(here / "photos", per_class=12)
+    whole = FAST | {"data": photos, "teacher": "cnn-4", "method": "ce", "set": SMALL, "epochs": 2}
+    expected = distill(student=seeded(DictNet), **whole)
+    with stop_after(4):
+        distill(student=seeded(DictNet), **whole, runs="stopped")
+    resumed = distill(student=seeded(DictNet), **whole, runs="stopped")
+    assert same_weights(expected.path / "student.safetensors", resumed.path / "student.safetensors")
 
 
 def hugging_face() -> nn.Module:
