@@ -138,10 +138,17 @@ def test_pages_have_titles_and_images_have_alt_text(pages: dict[str, Page]) -> N
     assert [name for name, page in pages.items() if not all(len(alt) > 10 for alt in page.alts)] == []
 
 
+def with_notebooks(path: Path) -> str:
+    """The source of a page, with its notebook's cells in the place of the mark."""
+    hooks = runpy.run_path(str(ROOT / "theme" / "hooks.py"))
+    text = path.read_text(encoding="utf-8")
+    return str(hooks["NOTEBOOK"].sub(lambda mark: hooks["notebook_markdown"](path.parent / mark[1]), text))
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
     """Python-Markdown is stricter than GitHub; what it does not take for a list, a table or code would stay text."""
-    source = SOURCES[name].read_text(encoding="utf-8")
+    source = with_notebooks(SOURCES[name])
     page = pages[name]
     assert set(page.tags) <= WORDS, "a <word> outside code is a tag: put it into `backticks`"
     prose = re.sub(r"^```.*?^```\n", "", source, flags=re.MULTILINE | re.DOTALL)

@@ -1,5 +1,6 @@
-"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files outside the docs."""
+"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files elsewhere, a notebook."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from mkdocs.structure.pages import Page
 CARDS = "methods/*"
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
+NOTEBOOK = re.compile(r"^<!-- notebook: (\S+) -->$", re.MULTILINE)
 UPWARD = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]*")
 
 
@@ -37,8 +39,29 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Any
     def shown(text: str) -> str:
         return CODE.sub(lambda code: code[0].replace("\\|", "|"), UPWARD.sub(address, text))
 
+    markdown = NOTEBOOK.sub(lambda mark: notebook_markdown(source.parent / mark[1]), markdown)
     parts = FENCE.split(markdown)  # text and code in turns: code is shown as it is
     return "".join(part if number % 2 else shown(part) for number, part in enumerate(parts))
+
+
+def notebook_markdown(path: Path) -> str:
+    """Text, code and printed output of a notebook; its title is the page's, and bars are left out."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(re.sub(r"^# .*\n*", "", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        streams = [output.get("text") or output["data"].get("text/plain", "") for output in cell["outputs"]]
+        shown = [text for output, text in zip(cell["outputs"], streams, strict=True) if _is_text(output)]
+        text = "\n".join("".join(lines).rstrip("\n") for lines in shown)
+        parts += [f"```\n{text}\n```"] if text else []
+    return "\n\n".join(parts)
+
+
+def _is_text(output: dict[str, Any]) -> bool:
+    return output["output_type"] in ("stream", "execute_result")
 
 
 def _with_cards(entry: Any, docs: Path) -> Any:

@@ -1,9 +1,16 @@
 """antishortcut: distil a vision model without handing down its shortcuts."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antishortcut.api import Student as Student
+    from antishortcut.api import audit as audit
+    from antishortcut.api import distill as distill
+    from antishortcut.api import evaluate as evaluate
+    from antishortcut.api import export as export
     from antishortcut.config.recipe import Run as Run
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
@@ -20,7 +27,12 @@ _PLACES = {
     "METHODS": "antishortcut.methods",
     "Run": "antishortcut.config.recipe",
     "Snapshots": "antishortcut.teachers.snapshots",
+    "Student": "antishortcut.api",
+    "audit": "antishortcut.api",
     "contrast_loss": "antishortcut.methods.contrast",
+    "distill": "antishortcut.api",
+    "evaluate": "antishortcut.api",
+    "export": "antishortcut.api",
     "kd_loss": "antishortcut.methods.kd",
     "load_state": "antishortcut.teachers.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
@@ -30,7 +42,12 @@ __all__ = [
     "METHODS",
     "Run",
     "Snapshots",
+    "Student",
+    "audit",
     "contrast_loss",
+    "distill",
+    "evaluate",
+    "export",
     "kd_loss",
     "load_state",
     "shortcut_subspace",
@@ -47,3 +64,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Package(ModuleType):
+    """`antishortcut.export` is the function; `from antishortcut.export import …` still finds the package."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _PLACES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

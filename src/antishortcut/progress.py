@@ -1,4 +1,4 @@
-"""Progress of a run: a progress bar at a terminal, plain lines elsewhere, always on stderr; and how a process exits."""
+"""Progress of a run: a bar at a terminal or in a notebook, plain lines elsewhere, on stderr; how a process exits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from html import escape
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from antishortcut.errors import one_line, printable
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 EVERY = 20.0  # seconds between plain lines
+REDRAW = 0.5  # seconds between two states of a notebook's bar
 
 
 def first_process() -> bool:
@@ -26,9 +29,16 @@ def first_process() -> bool:
     return all(int(os.environ.get(name, "0") or 0) == 0 for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"))
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
+
+
 def console() -> Console:
     from rich.console import Console
 
+    if in_notebook():  # where stderr is shown as a failure, and a line of rich is a page of its own
+        return Console(file=sys.stdout, force_jupyter=False, highlight=False, quiet=not first_process(), soft_wrap=True)
     return Console(stderr=True, highlight=False, quiet=not first_process(), soft_wrap=True)
 
 
@@ -38,16 +48,20 @@ class ProgressBar:
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self.title, self.total, self.quiet = title, total, quiet
         self.started = self.last = time.monotonic()
-        self.first = 0
+        self.first = self.step = 0
         self.bar: Progress | None = None
-        if not quiet and sys.stderr.isatty():
-            from rich.markup import escape
+        self.cell: Any = None  # of a notebook: what it shows is replaced, so one output stays
+        if not quiet and first_process() and in_notebook():
+            ipython: Any = import_module("IPython.display")
+            self.cell = ipython.display(ipython.HTML(self._html(0, "")), display_id=True)
+        elif not quiet and sys.stderr.isatty():
+            from rich import markup
             from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
             terms = TextColumn("{task.fields[terms]}")
             self.bar = Progress(*columns, terms, console=console(), transient=True)
-            self.task = self.bar.add_task(escape(printable(title)), total=total, terms="")
+            self.task = self.bar.add_task(markup.escape(printable(title)), total=total, terms="")
 
     def __enter__(self) -> Self:
         if self.bar is not None:
@@ -57,10 +71,11 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self.bar is not None:
             self.bar.stop()
+        self._draw(self.step, f"{time.monotonic() - self.started:.0f} s")
 
     def begin(self, step: int) -> None:
         """Work starts, or goes on, at this step."""
-        self.first = step
+        self.first = self.step = step
         self.started = self.last = time.monotonic()
         if self.bar is not None:
             self.bar.reset(self.task, completed=step, total=self.total)
@@ -69,12 +84,26 @@ class ProgressBar:
         if self.quiet:
             return
         text = " ".join(f"{name} {value:.3f}" for name, value in terms.items())
+        self.step = step
         if self.bar is not None:
             self.bar.update(self.task, completed=step, terms=text)
+        elif self.cell is not None:
+            if time.monotonic() - self.last > REDRAW:
+                self.last = time.monotonic()
+                self._draw(step, text)
         elif time.monotonic() - self.last > EVERY:
             self.last = time.monotonic()
             left = (self.last - self.started) / max(step - self.first, 1) * (self.total - step)
             self.say(f"step {step}/{self.total}, {left:.0f} s left" + (f", {text}" if text else ""))
+
+    def _draw(self, step: int, text: str) -> None:
+        if self.cell is not None:
+            ipython: Any = import_module("IPython.display")
+            self.cell.update(ipython.HTML(self._html(step, text)))
+
+    def _html(self, step: int, text: str) -> str:
+        bar = f'<progress value="{step}" max="{self.total or 1}"></progress>'
+        return f"<div>{escape(printable(self.title))} {bar} {step}/{self.total or '?'} {escape(text)}</div>"
 
     def say(self, text: str) -> None:
         """Print a line. Where stderr is a full disk the line is lost, and training goes on."""
@@ -88,6 +117,8 @@ class ProgressBar:
 def one_line_warnings() -> Iterator[None]:
     """Warnings as notes of one line, without the source line that gave them."""
     original = warnings.formatwarning
+    if in_notebook():  # tqdm's, which other libraries import: bars here need no widgets
+        warnings.filterwarnings("ignore", message="IProgress not found")
     warnings.formatwarning = lambda message, *_, **__: f"Note: {one_line(str(message))}\n"
     try:
         yield

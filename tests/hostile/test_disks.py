@@ -17,8 +17,8 @@ import pytest
 import torch
 from torture.disk import may_mount, mounted
 
+from antishortcut.api.planning import folder_name
 from antishortcut.cli import main
-from antishortcut.cli.train import _folder_name
 from antishortcut.config.recipe import recipe_template
 from antishortcut.errors import UserError, of_disk
 from antishortcut.evaluation import _write_score
@@ -199,5 +199,5 @@ def test_a_damaged_result_is_named(
 @pytest.mark.parametrize("name", ["", ".a", "a/b", "a\\b", "a\0", "a\n", "a\udcff", "teachers"])
 def test_names_that_are_no_folder_names_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"cannot name a folder|the folder of the teachers"):
-        _folder_name(name)
-    assert _folder_name("Ärger-日本") == "Ärger-日本"
+        folder_name(name)
+    assert folder_name("Ärger-日本") == "Ärger-日本"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from antishortcut import api
+from antishortcut.api.scoring import flat_scores, score_run
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
-from antishortcut.config.recipe import Run
-from antishortcut.config.schema import DataSettings
 from antishortcut.errors import UserError, one_line
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from antishortcut.evaluation.context import EvalContext
-    from antishortcut.training.pipeline import Session
-    from antishortcut.types import DataSplits
 
 FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
 ON = f"What to measure, comma-separated, may be repeated: {', '.join(MEASURED)} [default: clean]."
@@ -63,72 +58,10 @@ def evaluate(
     if as_json:
         print_json({"runs": results})
         return
-    columns = [_flat(result["scores"]) for result in results]
+    columns = [flat_scores(result["scores"]) for result in results]
     keys = dict.fromkeys(key for column in columns for key in column)
     heads = ["set", "score", *(one_line(Path(result["run"]).name) for result in results)]
     table("scores", heads, [(*key, *(column.get(key) for column in columns)) for key in keys])
-
-
-def _flat(scores: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """(set, score) → value."""
-    flat = {}
-    for name, score in scores.items():
-        source = f" ({score['source']})" if "source" in score else ""
-        for key, value in score["values"].items():
-            for inner, number in value.items() if isinstance(value, dict) else [("", value)]:
-                flat[name + source, f"{key} {inner}".strip()] = number
-    return flat
-
-
-def score_run(
-    path: Path,
-    runs: Path | None,
-    session: Session,
-    names: list[str],
-    images: dict[str, Path],
-    device: str,
-    own: dict[str, Path] | None = None,
-) -> dict[str, dict[str, Any]]:
-    """`images` are folders of the named evaluations, `own` any folders of class folders."""
-    from antishortcut.evaluation import FOLDER
-    from antishortcut.evaluation import evaluate as evaluate_run
-
-    folder, parent = RunDir(path), runs or path.resolve().parent.parent
-    context = eval_context(session, folder.read()[0].data, parent, own or {}, images)
-    return evaluate_run(folder, context, [*names, *([FOLDER] if own else [])], device=device)
-
-
-def eval_context(
-    session: Session, data: DataSettings, runs: Path, own: dict[str, Path], images: dict[str, Path] | None = None
-) -> EvalContext:
-    """With the folders opened and their notes printed; one that cannot be scored is an error here."""
-    from antishortcut.evaluation.context import EvalContext
-
-    root: dict[str, Any] = {"root": session.root} if session.root else {}
-    context = EvalContext(session.sets(data), runs, at=images or {}, quiet=False, **root).with_folders(own)
-    for shift in context.folders.values():
-        session.say_once(shift.note)
-    return context
-
-
-def score_also(run: Run, session: Session, own: dict[str, Path], device: str) -> list[dict[str, Any]]:
-    """--also: a student on folders of class folders; and its teacher, final and early, if it learned from one."""
-    from antishortcut.evaluation import score_folders
-    from antishortcut.teachers.trajectory import find_trajectory
-
-    context = eval_context(session, run.data, session.runs, own)
-    networks = {"student": (RunDir(run.folder(session.runs)), "final")}
-    if run.roles and run.teacher is not None:
-        for title, state in (("teacher", "final"), ("early teacher", run.early)):
-            trajectory, name = find_trajectory(session.runs, run.teacher, state)
-            networks[title] = (trajectory.folder, name)
-    rows = []
-    for network, (folder, state) in networks.items():
-        for name, score in score_folders(folder, context, state, device).items():
-            values = {key: score["values"][key] for key in ("accuracy", "accuracy_overlap")}
-            size = {"images": score["count"], "classes": score["facts"]["overlap_count"]}
-            rows.append({"folder": name, "network": network, **values, **size})
-    return sorted(rows, key=lambda row: list(own).index(row["folder"]))
 
 
 def report(
@@ -169,16 +102,11 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
-    from antishortcut.export import destination
-    from antishortcut.export import export as write
     from antishortcut.export.model_card import megabytes
 
-    options.use_hardware("cpu", threads)
-    source = options.find_run(folder, runs or Path("runs"))
-    run, _ = source.read()
-    destination(source, to, state, out, force)  # before its data are opened
     choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
-    result = write(source, to, _sets(run, data_root), **choice)
+    result = api.export(folder, to, data_root=data_root, threads=threads, **choice)
+    run, _ = options.find_run(folder, runs or Path("runs")).read()
     record, teacher, check = result.record, result.teacher, result.record["check"]
     if as_json:
         sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
@@ -191,18 +119,3 @@ def export(
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
     tell(result.place)
-
-
-def _sets(run: Run, data_root: Path | None) -> DataSplits | None:
-    """The run's own data, if they are available."""
-    from antishortcut.training.pipeline import Session
-
-    try:
-        sets = Session(Path("runs"), data_root).sets(run.data)
-        if sets.fingerprint == run.fingerprint:
-            return sets
-        reason = "those here are not the ones it was trained on"
-    except UserError as error:
-        reason = str(error)
-    tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
-    return None

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import time
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from antishortcut import api
+from antishortcut.api.planning import say_next
 from antishortcut.cli import options
-from antishortcut.cli.evaluate import eval_context, score_also, score_run
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
-from antishortcut.config.recipe import (
-    DIALS,
-    Recipe,
-    Run,
-    load_recipe,
-    recipe_from,
-    rewind_length,
-    setting,
-    with_settings,
-)
-from antishortcut.errors import UserError, plural, suggest
-from antishortcut.experiments.jobs import Job
-from antishortcut.fileio import atomic_write, expanded
-from antishortcut.progress import first_process
+from antishortcut.config.recipe import Run, load_recipe, rewind_length
+from antishortcut.errors import UserError, suggest
+from antishortcut.fileio import atomic_write
 from antishortcut.report import make_report
-from antishortcut.run_dir import RunDir, difference
+from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from antishortcut.training.auto_recipe import PairRequest
     from antishortcut.training.pipeline import Session
 
 DEMOS = {  # task → recipe, folder of the runs, evaluations of the students
@@ -49,7 +35,6 @@ shape bias: of the {things} in conflict predicted by shape or by texture, the sh
 LEGEND_INSIDE = """cos final, cos early: cosine of the student's embedding to the teacher's, final and early
 projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
-EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
 VIA = "A network between teacher and student (TAKD), repeated."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
@@ -202,84 +187,28 @@ def distill(
 
     Name a recipe, or --data, --teacher and --student. --set method.KEY=VALUE sets an option of the method.
     """
-    from antishortcut.training.pipeline import distill as distill_recipe
-
-    overrides = [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in set_ or ()]
-    planned, own = recipe is None, options.class_folders(also or (), "--also")
-    execution["micro_batches"] = execution["micro_batches"] or ("auto" if planned else "1")
-    session = options.open_session(runs, data_root, download, **execution)
-    name = _folder_name(name)
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
-    if recipe is None:
-        request = _pair_request(**pair)
-        suite = _folder_name(suite or request.name)
-        lasting = [text for text in overrides if not text.startswith("methods.")]
-        recipe = str(_plan(request, session, suite, lasting, method, own, not dry_run, as_json))
-        if dry_run:
-            return
-    elif dry_run or any(value is not None for value in pair.values()):
-        raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
-    settings = load_recipe(recipe, overrides)
-    if own and not planned:  # else it was checked with the plan
-        eval_context(session, settings.data, runs, own)
-    suite = _folder_name(suite or _suite_of(Path(recipe), runs))
-    if planned:
-        _estimate(settings, session, suite, method, seed)
-    chain: dict[str, Any] = {"via": via or (), "generations": generations}
-    names: dict[str, Any] = {"method": method, "seed": seed, "suite": suite, "name": name}
-    path = Path(recipe) if planned else None
-    settings = _dialled(settings, session, budget, frontier, via is not None or generations > 1, path, **names)
-    run = distill_recipe(settings, session, **names, **chain)
-    if planned:
-        _score(run, session, execution["device"])
-    folder = RunDir(run.folder(runs))
-    head: dict[str, Any] = {"run": str(folder.path), "hash": run.hash}
-    if own and first_process():
-        head["also"] = score_also(run, session, own, options.use_hardware(execution["device"], 0))
+    where: dict[str, Any] = {"suite": suite, "runs": runs, "data_root": data_root, "download": download}
+    if dry_run:
+        _show_plan(api.plan(recipe, method=method, set=set_ or (), **pair, **where), as_json)
+        return
+    chain: dict[str, Any] = {"via": via or (), "generations": generations, "budget": budget, "frontier": frontier}
+    chain["also"] = also or ()
+    choice: dict[str, Any] = {"method": method, "seed": seed, "set": set_ or (), "name": name}
+    result = api.distill(recipe, **pair, **choice, **chain, **where, **execution)
+    run, folder = result.run, RunDir(result.path)
+    head: dict[str, Any] = {"run": str(folder.path), "hash": run.hash} | ({"also": result.also} if result.also else {})
     _show_result(folder, f"{run.name} on {run.data.name}", head, as_json)
-    if planned and not as_json:
-        _say_next(run, session, Path(recipe))
+    if recipe is None and not as_json:
+        say_next(run, result.session)
 
 
-def _dialled(
-    recipe: Recipe,
-    session: Session,
-    budget: float | None,
-    frontier: bool,
-    chained: bool,
-    planned: Path | None,
-    *,
-    method: str,
-    seed: int,
-    suite: str,
-    name: str | None,
-) -> Recipe:
-    """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
-    from antishortcut.experiments import dial
-    from antishortcut.training.pipeline import distill as distill_recipe
-
-    requested = budget is not None or frontier
-    if method not in DIALS or chained:
-        if requested:
-            why = "leave --via and --generations out" if chained else f"{method} has no dial"
-            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
-        return recipe
-    levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
-    for run in (name or method, *levels):
-        RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
-    if dial.is_open(recipe, method):
-        choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
-        session.say(choice.why)
-        if planned is not None and first_process():
-            session.say(dial.record(planned, choice))
-        recipe = dial.applied(recipe, choice)
-    elif requested:
-        dial.check_recorded(recipe, planned, budget)
-    session.reuse = True  # the chosen level is finished: it was tried
-    for run, values in levels.items():
-        distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)
-    return recipe
+def _show_plan(text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(tomllib.loads(text))
+    else:
+        print(text, end="")
 
 
 def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool) -> None:
@@ -308,165 +237,3 @@ def _show_trajectory(folder: RunDir, as_json: bool) -> None:
     rows = [(", ".join(entry["labels"]), *(entry[name] for name in names)) for entry in entries]
     table("trajectory", ("state", *names[:-1], "on images"), rows)
     tell(folder.path)
-
-
-def _folder_name(name: Any) -> Any:
-    """A run's name is a folder's name: no separators, nothing hidden, UTF-8."""
-    if name == "teachers":
-        raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
-    if name is not None and (not name.isprintable() or name[:1] in ("", ".") or "/" in name or "\\" in name):
-        raise UserError(f"{name!r} cannot name a folder")
-    return name
-
-
-# --- asd distill without a recipe: plan one for your data and two networks ---
-
-
-def _pair_request(data: str | None, teacher: str | None, student: str | None, **more: Any) -> PairRequest:
-    from antishortcut.training.auto_recipe import PairRequest, data_name
-
-    if data is None or teacher is None or student is None:
-        raise UserError(
-            "name a recipe (asd list recipes), or --data, --teacher and --student, like --data folder:photos "
-            "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"
-        )
-    early, final = more["early"], more["final"]
-    if early is not None and final is None and early != "rewind" and not early.endswith("%"):
-        raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
-    return PairRequest(data_name(data), teacher, student, **more)
-
-
-def _plan(
-    request: PairRequest,
-    session: Session,
-    suite: str,
-    overrides: list[str],
-    method: str,
-    own: dict[str, Path],
-    write: bool,
-    as_json: bool,
-) -> Path:
-    """The recipe of a folder of runs: the existing one if it agrees, or a new one. Nothing is written if it fails."""
-    from antishortcut.training.auto_recipe import plan_recipe, to_toml
-    from antishortcut.training.fabric import check_device
-    from antishortcut.training.pipeline import feasible
-
-    path = session.runs / suite / "recipe.toml"
-    while write and not first_process() and not path.is_file():  # under torchrun the first process plans
-        time.sleep(0.2)
-    if exists := path.is_file():
-        _require_agreement(path, request, overrides)
-        text, counts = path.read_text(encoding="utf-8"), ""
-    else:
-        head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
-        head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
-        lines = plan_recipe(request, session.root, dict(setting(text) for text in overrides))
-        text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
-    recipe = recipe_from(text, path)
-    roles = feasible(recipe, session, method)
-    if own:
-        eval_context(session, recipe.data, session.runs, own)
-    if write:  # a plan can be shown for another machine
-        check_device(session.execution)
-    size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
-    session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
-    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
-        session.say(f"{number}. {line}")
-    if write and not exists:
-        with atomic_write(path) as file:
-            file.write(text.encode())
-    if write:
-        session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
-    elif as_json:
-        print_json(recipe.model_dump(mode="json", exclude_unset=True))
-    else:
-        print(text, end="")
-    return path
-
-
-def _require_agreement(path: Path, request: PairRequest, overrides: list[str]) -> None:
-    """An existing recipe is never changed."""
-    recipe, settings = load_recipe(str(path)), request.settings
-    if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
-        del settings["data.name"]
-    changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + overrides)
-    if text := difference(recipe, changed):
-        raise UserError(f"{path} is another recipe ({text}); edit it, or give these runs a --suite of their own")
-
-
-def _resolved(name: str) -> tuple[str, Path]:
-    kind, _, path = name.partition(":")
-    return kind, expanded(path).resolve()
-
-
-def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
-    teacher, student = recipe.teacher, recipe.student
-    if not taught:
-        yield f"train {student.name} from labels alone for {recipe.length}, {_start(student)}: it needs no teacher"
-        return
-    if teacher.final is not None:
-        early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
-        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
-    else:
-        length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
-        verb = "fine-tune" if teacher.pretrained else "train"
-        yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
-        yield f"take its state at {teacher.early} as T_early, the one to push away from"
-    yield f"distil {student.name} for {recipe.length}, {_start(student)}"
-
-
-def _start(model: Any) -> str:
-    if model.pretrained or model.weights:
-        return "from published weights" if model.pretrained else f"from {model.weights}"
-    hub = model.name.startswith(("timm:", "torchvision:")) and "pretrained" not in model.model_fields_set
-    return "from scratch" + (" (no published weights at hand)" if hub else "")
-
-
-def _suite_of(recipe: Path, runs: Path) -> str:
-    """The folder of a recipe's runs: its name, or where it lies if it was planned here."""
-    folder = recipe.resolve().parent
-    return folder.name if recipe.name == "recipe.toml" and folder.parent == runs.resolve() else recipe.stem
-
-
-def _estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int) -> None:
-    """Say how long it takes on this machine, from a few real steps, if that can be measured."""
-    import torch
-
-    from antishortcut.experiments.benchmark import Stopwatch
-    from antishortcut.experiments.cost import measured_cost
-
-    execution, threads = session.execution, torch.get_num_threads()
-    if execution.devices * execution.nodes > 1 or int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return  # its processes would wait for each other
-    job = Job(suite=suite, name=method, seed=seed, recipe=recipe, method=method)
-    try:
-        cost = measured_cost([job], session.runs, Stopwatch(execution))
-    finally:
-        torch.set_num_threads(threads)
-    if not cost.left_out and 60 * cost.hours > 1:
-        span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
-        session.say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
-
-
-def _score(run: Run, session: Session, device: str) -> None:
-    """Score the student for the report; what cannot be measured is left out with a line."""
-    names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
-    for name in names if first_process() else ():
-        try:
-            score_run(run.folder(session.runs), session.runs, session, [name], {}, options.use_hardware(device, 0))
-        except UserError as error:
-            session.say(f"not measured: {name}: {error}")
-
-
-def _say_next(run: Run, session: Session, recipe: Path) -> None:
-    folder = run.folder(session.runs)
-    other = next(name for name in ("kd", "contrast+tc") if name != run.method)
-    session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
-    session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
-    session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")
-
-
-def _again(recipe: Path, runs: Path, root: Path | None) -> str:
-    """The command for another student of the same teacher."""
-    words = ["asd", "distill", str(recipe), *(["--runs", str(runs)] if runs != Path("runs") else [])]
-    return shlex.join(words + (["--data-root", str(root)] if root is not None else []))

@@ -7,6 +7,7 @@ from torch import nn
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.models.layers import SingleSampleNorm2d
+from antishortcut.models.live import KIND, live_copy
 from antishortcut.models.user_models import from_own, own_code
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour
 
@@ -93,6 +94,25 @@ def from_import(place: str, classes: int, pretrained: bool, size: int | None = N
     return ExternalModel(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
 
 
+def from_live(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
+    """A Python object, with as many outputs as it has. timm's know their normalisation, others get ImageNet's."""
+    if pretrained:
+        raise UserError(f"{place} is a Python object and has its weights; leave pretrained off")
+    module = live_copy(f"{KIND}:{place}")
+    settings = getattr(module, "pretrained_cfg", None) or {}  # timm's
+    mean, std = settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD)
+    return ExternalModel(module, mean, std, _input_size(module))
+
+
+def _input_size(module: nn.Module) -> int | None:
+    """The only side that a transformer of torchvision, transformers or timm takes; None where any will do."""
+    patches = getattr(module, "patch_embed", None)  # timm's
+    fixed = getattr(patches, "img_size", None) if getattr(patches, "strict_img_size", False) else None
+    sizes = (getattr(module, "image_size", None), getattr(getattr(module, "config", None), "image_size", None), fixed)
+    sides = [size[0] if isinstance(size, tuple | list) else size for size in sizes]
+    return next((side for side in sides if isinstance(side, int)), None)
+
+
 def library_hint(name: str) -> str:
     """A hint for a name that timm or torchvision know, written without its library."""
     import timm
@@ -118,7 +138,12 @@ def published(name: str) -> bool:
 
 
 Source = Callable[[str, int, bool, int | None], ExternalModel]
-SOURCES: dict[str, Source] = {"timm": from_timm, "torchvision": from_torchvision, "import": from_import}
+SOURCES: dict[str, Source] = {
+    "timm": from_timm,
+    "torchvision": from_torchvision,
+    "import": from_import,
+    KIND: from_live,
+}
 
 
 def find_source(name: str) -> tuple[Source, str] | None:

@@ -259,7 +259,10 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
     if len(values) == 1 and floats:
         (value,) = floats.values()
         counts = f"{value.shape[1]} logits, but there are {classes} classes"
-        raise UserError(f"the network returns {counts}; let its factory take num_classes and use it")
+        raise UserError(
+            f"the network returns {counts}; let its factory take num_classes and use it, "
+            f"or give it a classifier with {classes} outputs"
+        )
     shapes = ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}".strip() for k, v in values.items())
     columns = f", none of them with {classes} columns" if len(values) > 1 and classes is not None else ""
     raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")

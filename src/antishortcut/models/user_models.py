@@ -53,11 +53,16 @@ def from_own(place: str, classes: int) -> nn.Module:
         raise UserError(f"{place} returned the same network as before; let it make a new one every time")
     _built.add(module)
     own_code(place)  # now: the files may be edited while this process runs
+    check_state(module, place)
+    return module
+
+
+def check_state(module: nn.Module, place: str) -> None:
+    """Raise for weights that cannot be trained and saved."""
     for key, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.is_quantized:
             kind = "quantised" if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{place}: {key} in its state_dict is {kind}; only plain tensors can be trained and saved")
-    return module
 
 
 def own_code(place: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ send before the time is up; SIGXCPU is a limit of processor time. A training fin
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,13 @@ class Stopped(Exception):
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Install a handler for all stop signals; a hang-up that is ignored (nohup) stays so."""
+    """Install a handler for all stop signals; a hang-up that is ignored (nohup) stays so.
+
+    Only the main thread may: a training in another one is stopped by its process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     ignored = [number for number in STOPS if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in STOPS if number not in ignored}
     try:

@@ -1,0 +1,227 @@
+"""A recipe for your images and two networks: planned, agreed with, timed, and the student scored after it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from antishortcut.api.arguments import use_hardware
+from antishortcut.api.scoring import eval_context, score_run
+from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_from, setting, with_settings
+from antishortcut.errors import UserError, plural
+from antishortcut.experiments.jobs import Job
+from antishortcut.fileio import atomic_write, expanded
+from antishortcut.progress import first_process
+from antishortcut.run_dir import RunDir, difference
+
+if TYPE_CHECKING:
+    from antishortcut.training.auto_recipe import PairRequest
+    from antishortcut.training.pipeline import Session
+
+EITHER = "--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set"
+EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
+
+
+def dialled(
+    recipe: Recipe,
+    session: Session,
+    budget: float | None,
+    frontier: bool,
+    chained: bool,
+    planned: Path | None,
+    *,
+    method: str,
+    seed: int,
+    suite: str,
+    name: str | None,
+) -> Recipe:
+    """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
+    from antishortcut.experiments import dial
+    from antishortcut.training.pipeline import distill as distill_recipe
+
+    requested = budget is not None or frontier
+    if method not in DIALS or chained:
+        if requested:
+            why = "leave --via and --generations out" if chained else f"{method} has no dial"
+            raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
+        return recipe
+    levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
+    for run in (name or method, *levels):
+        RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
+    if dial.is_open(recipe, method):
+        choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
+        session.say(choice.why)
+        if planned is not None and first_process():
+            session.say(dial.record(planned, choice))
+        recipe = dial.applied(recipe, choice)
+    elif requested:
+        dial.check_recorded(recipe, planned, budget)
+    session.reuse = True  # the chosen level is finished: it was tried
+    for run, values in levels.items():
+        distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)
+    return recipe
+
+
+def folder_name(name: Any) -> Any:
+    """A run's name is a folder's name: no separators, nothing hidden, UTF-8."""
+    if name == "teachers":
+        raise UserError("'teachers' is the folder of the teachers; choose another --suite or --name")
+    if name is not None and (not name.isprintable() or name[:1] in ("", ".") or "/" in name or "\\" in name):
+        raise UserError(f"{name!r} cannot name a folder")
+    return name
+
+
+def pair_request(data: Any, teacher: Any, student: Any, **more: Any) -> PairRequest:
+    from antishortcut.training.auto_recipe import PairRequest, data_name
+
+    if data is None or teacher is None or student is None:
+        raise UserError(
+            "name a recipe (asd list recipes), or --data, --teacher and --student, like --data folder:photos "
+            "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"
+        )
+    more |= {key: str(more[key]) for key in ("final", "early") if more.get(key) is not None}
+    early, final = more.get("early"), more.get("final")
+    if early is not None and final is None and early != "rewind" and not early.endswith("%"):
+        raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
+    return PairRequest(data_name(str(data)), teacher, student, **more)
+
+
+def plan(
+    request: PairRequest,
+    session: Session,
+    suite: str,
+    overrides: list[str],
+    method: str,
+    write: bool,
+    own: dict[str, Path] | None = None,
+) -> tuple[Path, str]:
+    """The recipe of a folder of runs: the existing one if it agrees, or a new one; its file and text.
+
+    Nothing is written if it fails. own: folders that the student is to be scored on.
+    """
+    from antishortcut.training.auto_recipe import plan_recipe, to_toml
+    from antishortcut.training.fabric import check_device
+    from antishortcut.training.pipeline import feasible
+
+    path = session.runs / suite / "recipe.toml"
+    while write and not first_process() and not path.is_file():  # under torchrun the first process plans
+        time.sleep(0.2)
+    if exists := path.is_file():
+        _require_agreement(path, request, overrides)
+        text, counts = path.read_text(encoding="utf-8"), ""
+    else:
+        head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
+        head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
+        lines = plan_recipe(request, session.root, dict(setting(text) for text in overrides))
+        text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
+    recipe = recipe_from(text, path)
+    roles = feasible(recipe, session, method)
+    if own:
+        eval_context(session, recipe.data, session.runs, own)
+    if write:  # a plan can be shown for another machine
+        check_device(session.execution)
+    size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
+    session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
+    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
+        session.say(f"{number}. {line}")
+    if write and not exists:
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    if write:
+        session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
+    return path, text
+
+
+def _require_agreement(path: Path, request: PairRequest, overrides: list[str]) -> None:
+    """An existing recipe is never changed."""
+    recipe, settings = load_recipe(str(path)), request.settings
+    if _resolved(recipe.data.name) == _resolved(request.data):  # the same folder may be spelt otherwise
+        del settings["data.name"]
+    changed = with_settings(recipe, [f"{key}={json.dumps(value)}" for key, value in settings.items()] + overrides)
+    if text := difference(recipe, changed):
+        raise UserError(f"{path} is another recipe ({text}); edit it, or give these runs a --suite of their own")
+
+
+def _resolved(name: str) -> tuple[str, Path]:
+    kind, _, path = name.partition(":")
+    return kind, expanded(path).resolve()
+
+
+def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
+    teacher, student = recipe.teacher, recipe.student
+    if not taught:
+        yield f"train {student.name} from labels alone for {recipe.length}, {_start(student)}: it needs no teacher"
+        return
+    if teacher.final is not None:
+        early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
+        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
+    else:
+        length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
+        verb = "fine-tune" if teacher.pretrained else "train"
+        yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
+        yield f"take its state at {teacher.early} as T_early, the one to push away from"
+    yield f"distil {student.name} for {recipe.length}, {_start(student)}"
+
+
+def _start(model: Any) -> str:
+    if model.pretrained or model.weights:
+        return "from published weights" if model.pretrained else f"from {model.weights}"
+    hub = model.name.startswith(("timm:", "torchvision:")) and "pretrained" not in model.model_fields_set
+    return "from scratch" + (" (no published weights at hand)" if hub else "")
+
+
+def suite_of(recipe: Path, runs: Path) -> str:
+    """The folder of a recipe's runs: its name, or where it lies if it was planned here."""
+    folder = recipe.resolve().parent
+    return folder.name if recipe.name == "recipe.toml" and folder.parent == runs.resolve() else recipe.stem
+
+
+def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int) -> None:
+    """Say how long it takes on this machine, from a few real steps, if that can be measured."""
+    import torch
+
+    from antishortcut.experiments.benchmark import Stopwatch
+    from antishortcut.experiments.cost import measured_cost
+
+    execution, threads = session.execution, torch.get_num_threads()
+    if execution.devices * execution.nodes > 1 or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return  # its processes would wait for each other
+    job = Job(suite=suite, name=method, seed=seed, recipe=recipe, method=method)
+    try:
+        cost = measured_cost([job], session.runs, Stopwatch(execution))
+    finally:
+        torch.set_num_threads(threads)
+    if not cost.left_out and 60 * cost.hours > 1:
+        span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
+        session.say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
+
+
+def score_student(run: Run, session: Session, device: str) -> None:
+    """Score the student for the report; what cannot be measured is left out with a line."""
+    names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    for name in names if first_process() else ():
+        try:
+            score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))
+        except UserError as error:
+            session.say(f"not measured: {name}: {error}")
+
+
+def say_next(run: Run, session: Session) -> None:
+    """The commands that a person may want next."""
+    folder = run.folder(session.runs)
+    recipe = folder.parent / "recipe.toml"
+    other = next(name for name in ("kd", "contrast+tc") if name != run.method)
+    session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
+    session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
+    session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")
+
+
+def _again(recipe: Path, runs: Path, root: Path | None) -> str:
+    """The command for another student of the same teacher."""
+    words = ["asd", "distill", str(recipe), *(["--runs", str(runs)] if runs != Path("runs") else [])]
+    return shlex.join(words + (["--data-root", str(root)] if root is not None else []))

@@ -1,0 +1,163 @@
+"""A torch Dataset or DataLoader → a folder of class folders, written once and named by its content.
+
+So a run made from Python objects can be resumed, evaluated and exported without them. Each item is read once: what a
+random transform does is fixed by that, and augmentation is left to training.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
+
+from antishortcut.errors import UserError, first_line, plural, short_repr
+from antishortcut.progress import ProgressBar
+
+SPLITS = ("train", "val", "test")
+IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels", "fine_label")  # keys of items that are dicts
+EXPECTED = "each item is wanted as (image, class number), or a dict with image and label"
+
+
+def write_folder(data: Any, below: Path, quiet: bool = False) -> Path:
+    """Write the images of a data set, of (train, test), or of {"train": …, "val": …, "test": …}; returns the folder."""
+    splits = {name: _dataset(part) for name, part in _splits(data).items()}
+    below.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".", dir=below))
+    work.chmod(0o755)  # mkdtemp lets nobody else in
+    try:
+        digest, labels = hashlib.sha256(), set[int]()
+        for name, images in splits.items():
+            labels |= _write_split(images, work / name, digest, f"reading the {name} images", quiet)
+        classes = _class_names(splits["train"], labels)
+        digest.update(repr(classes).encode(errors="replace"))
+        for folder in work.glob("*/*"):
+            folder.rename(folder.with_name(classes[int(folder.name[1:])]))
+        missing = [name for name in classes if not (work / "train" / name).is_dir()]
+        if missing:
+            raise UserError(f"data: no training image of class {missing[0]}; number the classes without gaps")
+        place = below / f"{type(splits['train']).__name__}-{digest.hexdigest()[:10]}"
+        source = work if len(splits) > 1 else work / "train"
+        if not place.is_dir():
+            os.replace(source, place)
+        return place
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _splits(data: Any) -> dict[str, Any]:
+    if isinstance(data, Mapping) and set(data) <= set(SPLITS) and "train" in data:
+        return {name: data[name] for name in SPLITS if name in data}
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return {"train": data[0], "test": data[1]}
+    if isinstance(data, Mapping | tuple | list):
+        raise UserError("data: a name, a folder, a Dataset, a DataLoader, (train, test), or {'train': …, 'test': …}")
+    return {"train": data}
+
+
+def _dataset(data: Any) -> Any:
+    """The data set of a loader, whose order and batches are training's own."""
+    if not isinstance(data, DataLoader):
+        return data
+    if isinstance(data.sampler, SubsetRandomSampler):
+        return Subset(data.dataset, sorted(data.sampler.indices))
+    return data.dataset
+
+
+def _items(images: Any) -> Iterator[Any]:
+    if isinstance(images, IterableDataset) or not hasattr(images, "__getitem__"):
+        yield from images
+        return
+    yield from (images[at] for at in range(len(images)))
+
+
+def _write_split(images: Any, folder: Path, digest: Any, title: str, quiet: bool) -> set[int]:
+    """Files folder/<class number>/<index>.png; returns the class numbers."""
+    total, labels = len(images) if hasattr(images, "__len__") else 0, set[int]()
+    with ProgressBar(title, total, quiet) as bar:
+        for at, (image, label) in enumerate(_read(images)):
+            if at == 0:
+                _require_room(image, total, folder.parent)
+            path = folder / f"#{label}" / f"{at:07d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.save(path, compress_level=1)
+            digest.update(f"{folder.name} {label} {image.mode} {image.size}".encode() + image.tobytes())
+            labels.add(label)
+            bar.update(at + 1, {})
+    if not labels:
+        raise UserError(f"data: the {folder.name} set has no images")
+    return labels
+
+
+def _read(images: Any) -> Iterator[tuple[Image.Image, int]]:
+    try:
+        for at, item in enumerate(_items(images)):
+            yield _pair(item, at)
+    except UserError:
+        raise
+    except (TypeError, IndexError, KeyError) as error:
+        raise UserError(f"data: {type(images).__name__} cannot be read ({first_line(error)}); {EXPECTED}") from error
+
+
+def _pair(item: Any, at: int) -> tuple[Image.Image, int]:
+    if isinstance(item, Mapping):
+        image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS))
+    elif isinstance(item, tuple | list) and len(item) >= 2:
+        image, label = item[0], item[1]
+    else:
+        raise UserError(f"data: item {at} is a {type(item).__name__}; {EXPECTED}")
+    try:
+        number = label if isinstance(label, int) else int(label.item())  # type: ignore[union-attr]
+        if number < 0 or number != label:
+            raise ValueError
+    except (AttributeError, ValueError, RuntimeError, TypeError):
+        raise UserError(f"data: the label of item {at} is {short_repr(label)}, not a class number from 0") from None
+    return _picture(image, at), number
+
+
+def _picture(image: Any, at: int) -> Image.Image:
+    if isinstance(image, Image.Image):
+        return image if image.mode in ("L", "RGB") else image.convert("RGB")
+    array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    if array.dtype.kind == "f" and array.size:
+        low, high = float(array.min()), float(array.max())
+        if not (low >= -1e-4 and high <= 1 + 1e-4):
+            raise UserError(
+                f"data: item {at} has values from {low:.3g} to {high:.3g}; leave Normalize out of the transform: "
+                "images are wanted in [0, 1], and every network normalises its own (student.mean, student.std)"
+            )
+        array = np.rint(array.clip(0, 1) * 255).astype(np.uint8)
+    if array.ndim == 3 and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)):
+        shape = f"{type(image).__name__} of shape {tuple(array.shape)} and type {array.dtype}"
+        raise UserError(f"data: the image of item {at} is a {shape}; wanted is a PIL image, uint8, or float in [0, 1]")
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _require_room(image: Image.Image, total: int, place: Path) -> None:
+    """All are about as large as the first, and PNG does not make noise smaller."""
+    need, free = total * len(image.tobytes()), shutil.disk_usage(place).free
+    if need > free:
+        size = f"{need / 2**30:.1f} GiB, but {free / 2**30:.1f} are free there"
+        raise UserError(f"data: {plural(total, 'image')} are copied to {place.parent}, {size}; pass a folder instead")
+
+
+def _class_names(images: Any, labels: set[int]) -> list[str]:
+    """Names of folders whose alphabetical order is that of the class numbers."""
+    while not (classes := getattr(images, "classes", None)) and hasattr(images, "dataset"):  # a Subset's
+        images = images.dataset
+    count, width = max(labels) + 1, len(str(max(labels)))
+    if not isinstance(classes, list | tuple) or len(classes) < count:
+        return [f"{at:0{width}d}" for at in range(count)]
+    names = [re.sub(r"[^\w .,+-]+", "-", str(name)).strip(" .") or "class" for name in classes]
+    width = len(str(len(names) - 1))
+    return names if sorted(set(names)) == names else [f"{at:0{width}d}-{name}" for at, name in enumerate(names)]

@@ -1,0 +1,332 @@
+"""The functions of a notebook: names, modules and data sets as they are; what they return; their one-line errors."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+
+import antishortcut
+from antishortcut import Student, audit, distill, evaluate, export
+from antishortcut.api.arguments import words_of
+from antishortcut.api.student import HtmlPage
+from antishortcut.config.recipe import load_recipe
+from antishortcut.data import open_sets
+from antishortcut.data.from_torch import write_folder
+from antishortcut.errors import UserError
+from antishortcut.models.live import live_copy, register
+from antishortcut.training.signals import stop_signals
+from tests.conftest import Refusal, invoke, same_weights, stop_after
+from tests.data.official import make_folder
+
+FAST: dict[str, Any] = {"device": "cpu", "threads": 1, "quiet": True, "pretrained": None, "epochs": 1}
+SMALL: dict[str, Any] = {"data.image_size": 32, "optim.batch": 8}
+
+
+class DictNet(nn.Module):
+    """Returns a dict, as many a home-made network does."""
+
+    def __init__(self, classes: int = 2, width: int = 8) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, width, 3, stride=2), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        embedding = torch.relu(self.conv(x)).mean((2, 3))
+        return {"logits": self.fc(embedding), "embedding": embedding}
+
+
+class Coloured(Dataset[tuple[Image.Image, int]]):
+    """The class is the colour; names are not in alphabetical order."""
+
+    classes = ("red", "green", "blue")
+
+    def __init__(self, count: int = 30) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> tuple[Image.Image, int]:
+        pixels = np.random.default_rng(at).integers(0, 60, (32, 32, 3), np.uint8)
+        pixels[..., at % 3] += 150
+        return Image.fromarray(pixels), at % 3
+
+
+def seeded(build: Any, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    return build(**options)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory: pytest.TempPathFactory) -> Student:
+    """Trained once from names, on a folder of images."""
+    place = tmp_path_factory.mktemp("names")
+    photos = make_folder(place / "photos", per_class=6)
+    return distill(data=photos, teacher="cnn-4", student="cnn-2-8", runs=place / "runs", set=SMALL, **FAST)
+
+
+def test_a_student_is_a_module_with_scores_and_a_page(student: Student) -> None:
+    assert isinstance(student.model, nn.Module)
+    assert not student.model.training
+    logits = student.model(torch.rand(2, 3, 32, 32))
+    assert logits.shape == (2, len(student.classes))
+    assert 0 <= student.scores["test"]["accuracy"] <= 1
+    assert "parameters" in student.scores["cost"]
+    page = student.report()
+    assert isinstance(page, HtmlPage)
+    assert page.path == student.path.parent / "report.html"
+    assert page._repr_html_().startswith('<iframe srcdoc="&lt;!')
+    assert "accuracy" in repr(student)
+    assert "<table>" in student._repr_html_()
+
+
+def test_the_run_is_that_of_the_command(student: Student) -> None:
+    """Same words, same hash: the command finds it finished."""
+    recipe = student.path.parent / "recipe.toml"
+    before = (student.path / "result.json").read_bytes()
+    invoke("distill", recipe, "--runs", student.session.runs, "--device", "cpu")
+    assert (student.path / "result.json").read_bytes() == before
+    again = distill(recipe, runs=student.session.runs, device="cpu", quiet=True)
+    assert again.run.hash == student.run.hash
+
+
+def test_evaluate_and_export_take_students_and_paths(student: Student, tmp_path: Path) -> None:
+    assert evaluate(student.path, on=["clean"], device="cpu") == student.evaluate("clean", device="cpu")
+    written = student.export("safetensors")
+    assert (written.place / "export.json").is_file()
+    assert student.export("safetensors").place == written.place  # a cell is run again
+    with pytest.raises(UserError, match="exists"):
+        export(student.path, "safetensors", force=False)
+    with pytest.raises(UserError, match="unknown evaluation"):
+        student.evaluate("cleen", device="cpu")
+    with pytest.raises(UserError, match="is not a run folder"):
+        Student(tmp_path)
+
+
+def test_an_audit_shows_its_page(student: Student, tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    teacher = student.session.runs / "teachers" / str(student.run.teacher)
+    result = audit(teacher=teacher, student=student, out=tmp_path / "audit", device="cpu")
+    assert result.path == tmp_path / "audit" / "audit.html"
+    assert result.result["findings"]
+    assert "<iframe" in result._repr_html_()
+
+
+def test_an_audit_takes_modules(here: Path) -> None:
+    pytest.importorskip("altair")
+    final, early = (seeded(DictNet, seed, classes=3) for seed in (1, 2))
+    result = audit(final=final, early=early, data=(Coloured(30), Coloured(12)), image_size=32, device="cpu")
+    assert result.result["model"].startswith("live:DictNet-")
+    assert result.result["count"] == 12
+
+
+def test_other_threads_cannot_handle_signals_and_need_not() -> None:
+    def use() -> bool:
+        with stop_signals() as request:
+            return request.number == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(use).result()
+
+
+def test_settings_are_a_dict_or_words() -> None:
+    assert words_of({"optim.lr": 0.1, "teacher.early": "rewind", "data.train_limit": None}) == [
+        "optim.lr=0.1",
+        'teacher.early="rewind"',
+    ]
+    recipe = load_recipe("cues", words_of({"teacher.keep": (15, 100), "optim.nesterov": True, "data.name": "cues"}))
+    assert (recipe.teacher.keep, recipe.optim.nesterov) == ((15.0, 100.0), True)
+    assert words_of(["epochs=1"]) == ["epochs=1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"teacher": "cnn-4", "student": "cnn-2", "data": "cues", "treads": 1}, "distill takes no 'treads'; did you"),
+        ({"teacher": DictNet, "student": "cnn-2", "data": "cues"}, "teacher is the class DictNet; pass an nn.Module"),
+        ({"teacher": "cnn-4", "student": "cnn-2"}, "name a recipe"),
+        ({"recipe": "cues", "student": "cnn-2"}, "stand for a recipe"),
+        ({"teacher": "cnn-4", "student": "cnn-2", "data": [1, 2, 3]}, "data: a name, a folder, a Dataset"),
+    ],
+)
+def test_bad_arguments_are_one_line(here: Path, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        distill(**words, quiet=True)
+
+
+def test_names_are_found_in_any_order() -> None:
+    """`antishortcut.export` is a package too, which an import would put in the function's place."""
+    code = (
+        "import sys, antishortcut; assert 'torch' not in sys.modules; from antishortcut.export import FORMATS;"
+        "from antishortcut import export, distill, evaluate, audit; assert callable(export) and FORMATS"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert set(antishortcut.__all__) <= set(dir(antishortcut))
+
+
+# --- Modules ---
+
+
+def test_modules_teach_and_learn(here: Path) -> None:
+    """Dict outputs, an early state that is a module; resumed by the same objects, opened again in another session."""
+    photos = make_folder(here / "photos", per_class=6)
+    teacher, early, learner = (seeded(DictNet, seed, width=width) for seed, width in ((1, 8), (2, 8), (3, 4)))
+    words: dict[str, Any] = {"data": photos, "teacher": teacher, "early": early, "set": SMALL, **FAST}
+    student = distill(student=learner, **words)
+    assert student.run.model.name.startswith("live:DictNet-")
+    weights = student.model.state_dict()
+    before = learner.state_dict()
+    assert any(not torch.equal(before[key], weights[f"network.body.module.{key}"]) for key in before)
+    assert distill(student=seeded(DictNet, 3, width=4), **words).path == student.path  # the same weights: the same run
+    assert distill(student=seeded(DictNet, 4, width=4), **words).path != student.path
+    code = f"""
+import antishortcut, sys
+try:
+    antishortcut.Student({str(student.path)!r}).model
+except antishortcut.errors.UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "was a Python object, which is not here: give it again" in done.stdout
+    reopened = Student(student.path, student=DictNet(width=4), teacher=teacher)
+    image = torch.rand(2, 3, 32, 32)
+    assert torch.equal(reopened.model(image), student.model(image))
+
+
+def test_a_stopped_run_of_modules_goes_on_bit_for_bit(here: Path) -> None:
+    photos = make_folder(here / "photos", per_class=12)
+    whole = FAST | {"data": photos, "teacher": "cnn-4", "method": "ce", "set": SMALL, "epochs": 2}
+    expected = distill(student=seeded(DictNet), **whole)
+    with stop_after(4):
+        distill(student=seeded(DictNet), **whole, runs="stopped")
+    resumed = distill(student=seeded(DictNet), **whole, runs="stopped")
+    assert same_weights(expected.path / "student.safetensors", resumed.path / "student.safetensors")
+
+
+def hugging_face() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**shape, image_size=32, patch_size=8, num_labels=2)
+    module: nn.Module = transformers.ViTForImageClassification(config)
+    return module
+
+
+def vision_transformer() -> nn.Module:
+    module: nn.Module = timm.create_model("test_vit", num_classes=2)
+    return module
+
+
+@pytest.mark.parametrize("build", [hugging_face, vision_transformer])
+def test_a_transformer_can_teach(build: Any, here: Path) -> None:
+    photos = make_folder(here / "photos", per_class=4)
+    words: dict[str, Any] = {"data": photos, "student": "cnn-2-8", "method": "kd", "set": SMALL, **FAST}
+    student = distill(teacher=seeded(build), early="rewind", **words)
+    assert student.scores["test"]["accuracy"] >= 0
+
+
+def test_a_backbone_without_a_head_is_one_line(here: Path) -> None:
+    photos = make_folder(here / "photos", per_class=4)
+    backbone = timm.create_model("test_resnet", num_classes=0)
+    with pytest.raises(UserError, match=r"returns \d+ logits, but there are 2 classes; .* a classifier with 2 outputs"):
+        distill(data=photos, teacher=backbone, student="cnn-2-8", early="rewind", set=SMALL, **FAST)
+
+
+def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
+    one, same, other = (register(seeded(DictNet, seed)) for seed in (1, 1, 2))
+    assert one == same != other
+    assert register(seeded(DictNet, 1), weights=False) == register(seeded(DictNet, 2), weights=False)
+
+    names = set()
+    for code in ("super().forward(x)", "super().forward(2 * x)"):  # without a file, as in a notebook
+        scope: dict[str, Any] = {"DictNet": DictNet}
+        exec(f"class Typed(DictNet):\n    def forward(self, x):\n        return {code}", scope)
+        names.add(register(seeded(scope["Typed"], 1)))
+    assert len(names) == 2
+    network = seeded(DictNet, 1)
+    name = register(network)
+    with torch.no_grad():
+        network.fc.weight.zero_()
+    assert live_copy(name).get_parameter("fc.weight").abs().sum() > 0  # as it was when it was given
+    quantised: Any = torch.ao.nn.quantized
+    quantised = quantised.dynamic.Linear(2, 2)
+    with pytest.raises(UserError, match="only plain tensors"):
+        register(quantised)
+
+
+def test_the_command_cannot_build_an_object(here: Path, refusal: Refusal) -> None:
+    line = refusal("distill", "cues", "--set", "student.name=live:Net-0123456789")
+    assert "was a Python object, which is not here" in line
+
+
+def test_the_normalisation_of_an_object_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words: dict[str, Any] = FAST | {"quiet": False, "data": make_folder(here / "photos", per_class=4), "method": "ce"}
+    distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL, **words)
+    assert "student DictNet: images are normalised by ImageNet's mean and std" in capsys.readouterr().err
+    own = {"student.mean": [0.0, 0.0, 0.0], "student.std": [1.0, 1.0, 1.0]}
+    student = distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL | own, suite="own", **words)
+    assert "normalised by" not in capsys.readouterr().err
+    assert student.run.model.mean == (0.0, 0.0, 0.0)
+
+
+# --- Data sets ---
+
+
+def test_a_dataset_is_copied_to_a_folder(tmp_path: Path) -> None:
+    folder = write_folder((Coloured(30), Coloured(6)), tmp_path, quiet=True)
+    sets = open_sets(f"folder:{folder}", None, image_size=32)
+    assert sets.classes == ("0-red", "1-green", "2-blue")  # in the order of its labels
+    assert (len(sets.train), len(sets.tests["test"])) == (30, 6)
+    assert torch.equal(sets.train.label.bincount(), torch.tensor([10, 10, 10]))
+    first = torch.from_numpy(np.array(Coloured()[0][0])).permute(2, 0, 1)
+    assert torch.equal(sets.train.image[0], first)  # type: ignore[union-attr]
+    assert write_folder((Coloured(30), Coloured(6)), tmp_path, quiet=True) == folder
+    assert write_folder((Coloured(27), Coloured(6)), tmp_path, quiet=True) != folder
+    assert len(list(tmp_path.iterdir())) == 2  # nothing else is left there
+
+
+def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
+    pixels = torch.stack([torch.from_numpy(np.array(Coloured()[at][0])).permute(2, 0, 1) for at in range(12)])
+    labels = torch.arange(12) % 3
+    whole = write_folder(TensorDataset(pixels, labels), tmp_path, quiet=True)
+    floats = TensorDataset(pixels / 255, labels)
+    assert write_folder(DataLoader(floats, batch_size=5, shuffle=True), tmp_path, quiet=True) == whole
+    rows = [{"image": np.asarray(Coloured()[at][0]), "label": at % 3} for at in range(12)]
+    rows_folder = write_folder({"train": Subset(rows, range(12))}, tmp_path, quiet=True)  # type: ignore[arg-type]
+    assert rows_folder.name.split("-")[1] == whole.name.split("-")[1]
+    part = DataLoader(floats, sampler=SubsetRandomSampler([5, 4, 3]))
+    assert len(list(write_folder(part, tmp_path, quiet=True).rglob("*.png"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([torch.rand(3, 8, 8)], r"item 0 is a Tensor; each item is wanted as \(image, class number\)"),
+        ([(torch.randn(3, 8, 8) * 3, 0)], "leave Normalize out of the transform"),
+        ([(torch.rand(3, 8, 8), -1)], "the label of item 0 is -1, not a class number"),
+        ([(torch.rand(3, 8, 8), torch.rand(4))], "not a class number"),
+        ([(torch.rand(5, 8, 8), 0)], r"shape \(5, 8, 8\)"),
+        ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 2)], "no training image of class 1"),
+        ([], "the train set has no images"),
+    ],
+)
+def test_items_that_are_no_images_with_classes(items: list[Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        write_folder(Subset(items, range(len(items))), tmp_path, quiet=True)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dataset_trains_a_student_that_needs_it_no_more(here: Path) -> None:
+    words: dict[str, Any] = {"teacher": "cnn-4", "student": "cnn-2-8", "set": {"optim.batch": 8}, **FAST}
+    student = distill(data=(Coloured(30), Coloured(12)), **words)
+    assert student.classes == ("0-red", "1-green", "2-blue")
+    scores = json.loads(invoke("evaluate", student.path, "--on", "clean", "--device", "cpu", "--json").stdout)
+    assert scores["runs"][0]["scores"]["test"]["count"] == 12
