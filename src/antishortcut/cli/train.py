@@ -28,6 +28,7 @@ from antishortcut.config.recipe import (
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
+from antishortcut.fileio import text as text_of
 from antishortcut.progress import first_process
 from antishortcut.report import make_report
 from antishortcut.run_dir import RunDir, difference
@@ -292,11 +293,12 @@ def _show_result(folder: RunDir, title: str, head: dict[str, str], as_json: bool
 def _show_trajectory(folder: RunDir, as_json: bool) -> None:
     from antishortcut.teachers.trajectory import Trajectory
 
-    entries = Trajectory(folder).entries
+    trajectory = Trajectory(folder)
+    last, entries = trajectory.entry("final"), trajectory.entries  # an error if there are none
     if as_json:
         print_json({"teacher": str(folder.path), "hash": folder.path.name, "states": entries})
         return
-    names = ["step", "epoch", *(name for name in ("accuracy", "miou") if name in entries[-1]), "images"]
+    names = ["step", "epoch", *(name for name in ("accuracy", "miou") if name in last), "images"]
     rows = [(", ".join(entry["labels"]), *(entry[name] for name in names)) for entry in entries]
     table("trajectory", ("state", *names[:-1], "on images"), rows)
     tell(folder.path)
@@ -341,7 +343,7 @@ def _plan(
         time.sleep(0.2)
     if exists := path.is_file():
         _require_agreement(path, request, overrides)
-        text, counts = path.read_text(encoding="utf-8"), ""
+        text, counts = text_of(path), ""
     else:
         head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
         head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"
