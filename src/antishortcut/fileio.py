@@ -73,6 +73,8 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     is `.name.antishortcut-old` between two renames.
     """
     path = path.absolute()
+    if path.exists() and not path.is_dir():  # a device or a pipe would be moved away
+        raise UserError(f"{path} is no folder; name another one as --out")
     new, old = _beside(path)
     first = not path.parent.exists()
     try:

@@ -6,6 +6,7 @@ import html
 import json
 import math
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -376,6 +377,8 @@ def test_errors_are_one_line(own: Path, refusal: Refusal) -> None:
     Path("text.pt").write_text("no weights")
     Path("full").mkdir()
     Path("full/mine.txt").touch()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("socket")  # neither file nor folder
     for message, words in {
         "an audit needs --final, --early, --model and --data": ("--final", "e.pt"),
         "no weights at gone.pt": ("--final", "gone.pt", "--early", "e.pt"),
@@ -387,6 +390,7 @@ def test_errors_are_one_line(own: Path, refusal: Refusal) -> None:
         "'e' cannot name this state, or names another": ("--final", "e.pt", "--early", "e.pt", "--early", "e.pt"),
         "'final' cannot name this state": ("--final", "e.pt", "--early", "final=e.pt"),
         "--out full holds other things": ("--final", "e.pt", "--early", "e.pt", "--out", "full"),
+        "--out socket holds other things": ("--final", "e.pt", "--early", "e.pt", "--out", "socket"),
         "a file of weights needs --student-model": ("--final", "e.pt", "--early", "e.pt", "--student", "e.pt"),
         "--student-model needs --student": ("--final", "e.pt", "--early", "e.pt", "--student-model", "cnn-2-8"),
         "no run.json": ("--final", "e.pt", "--early", "e.pt", "--student", "full"),

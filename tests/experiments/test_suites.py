@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torture.forks import descendants
 from torture.kills import wait_until_ended
 
 from antishortcut.cli import suite as command
+from antishortcut.data.synthetic import CLASSES
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.experiments.jobs import Job, Suite, teacher_key
@@ -344,6 +346,49 @@ def test_the_same_command_again_trains_nothing(carried: Path) -> None:
     result = asd("suite", "run", *PART, "--runs", carried, "--jobs", "1", "--threads", "1")
     assert result == {"done": 3, "failed": {}, "runs": 3}
     assert written() == before
+
+
+def again(runs: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> Any:
+    """The same command once more, in this process; only what is left to do is submitted."""
+    monkeypatch.setattr(command, "_engine", lambda name, place, *more: InProcess(place))
+    return asd("suite", "run", *PART, "--runs", runs, "--threads", "1", *more)
+
+
+@pytest.mark.parametrize("score", ["conflict", "hard"])
+def test_a_damaged_score_is_computed_again(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: str
+) -> None:
+    runs = shutil.copytree(carried, tmp_path / "runs")
+    path = runs / "beyond-cues" / "kd-s1" / "scores" / f"{score}.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    assert asd("suite", "status", *PART, "--runs", runs)["beyond-cues/kd-s1"] == "not scored"
+    assert again(runs, monkeypatch)["done"] == 3
+    assert path.read_bytes() == whole
+
+
+def test_a_damaged_result_is_named_by_its_suite(carried: Path, tmp_path: Path, refusal: Refusal) -> None:
+    runs = shutil.copytree(carried, tmp_path / "runs")
+    path = runs / "beyond-cues" / "kd-s1" / "result.json"
+    path.write_bytes(path.read_bytes()[:20])
+    assert asd("suite", "status", *PART, "--runs", runs)["beyond-cues/kd-s1"] == "another"
+    assert "kd-s1/result.json: cannot be read as JSON" in refusal("suite", "run", *PART, "--runs", runs)
+
+
+def test_other_images_given_to_a_finished_suite_are_scored(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = shutil.copytree(carried, tmp_path / "runs")
+    counts = []
+    for name, count in (("one", 1), ("two", 2)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "mapping.toml").write_text(f'airplane = ["{CLASSES[0]}"]\nbear = ["{CLASSES[1]}"]\n')
+        for number in range(count):
+            Image.new("RGB", (32, 32), (200, number, 0)).save(place / f"airplane{number}-bear1.png")
+        again(runs, monkeypatch, "--at", f"cue-conflict={place}")
+        counts.append([folder.scores()["cue-conflict"]["count"] for folder in folders(runs).values()])
+    assert counts == [[1, 1, 1], [2, 2, 2]]
 
 
 def test_status_counts_finished_and_waiting_runs(carried: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_only_exports_are_replaced_and_only_with_force(
     monkeypatch.chdir(tmp_path / "s")
     with pytest.raises(UserError, match="the current folder"):
         export(student, FORM, None, out=Path())
+
+
+def test_what_is_no_folder_is_never_replaced(student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket stands for all that is neither file nor folder: with the right to do so, --out /dev/null replaced it."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("other")  # a relative name: long ones are refused
+    with pytest.raises(UserError, match="other is a file, the current folder or holds other things"):
+        export(student, FORM, None, out=Path("other"), force=True)
+    with pytest.raises(UserError, match="other is no folder; name another one"), atomic_dir(Path("other")):
+        pass
+    assert Path("other").is_socket()
+    assert names(tmp_path) == {"other"}
 
 
 @pytest.mark.parametrize("exists", [False, True])

@@ -1,19 +1,20 @@
 """A teacher's trajectory: which states are saved, under which names, and how students refer to them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from antishortcut.config.recipe import ModelSettings, Recipe, with_settings
+from antishortcut.config.recipe import ModelSettings, Recipe, teach_run, with_settings
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
 from antishortcut.training.pipeline import Session, distill, rewind, teach
-from tests.conftest import CPU, same_weights, tiny_session
+from tests.conftest import CPU, Refusal, same_weights, tiny_session
 
 Taught = tuple[Recipe, Session, Trajectory]
 
@@ -138,6 +139,29 @@ def test_roles_resolve_to_frozen_networks(taught: Taught, tmp_path: Path) -> Non
     assert teachers.features(("final",), torch.rand(4, 3, 32, 32))["final"].stages == ()
     with pytest.raises(UserError, match="no teacher at"):
         Teachers(run, tmp_path / "elsewhere", 10, 32).network("final")
+
+
+def test_another_teacher_under_its_name_is_refused(taught: Taught, tmp_path: Path) -> None:
+    recipe, session, trajectory = taught
+    own = Session(tmp_path, execution=CPU, quiet=True)
+    other = with_settings(recipe, ["teacher.seed=5"])
+    place = teach_run(other, session.sets(recipe.data).fingerprint).folder(tmp_path)
+    shutil.copytree(trajectory.folder.path, place)
+    with pytest.raises(UserError, match=f"{place.name} holds another run .seed: 0 there, 5 here"):
+        distill(other, own, method="kd", seed=1, suite="s")
+    assert not (tmp_path / "s" / "kd-s1" / "run.json").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_lost_manifest_is_named(
+    taught: Taught, here: Path, tiny: Path, refusal: Refusal, more: tuple[str, ...]
+) -> None:
+    place = shutil.copytree(taught[1].runs / "teachers", here / "runs" / "teachers") / taught[2].folder.path.name
+    (place / "manifest.json").unlink()
+    line = refusal("teach", tiny, *more)
+    assert line.endswith(
+        f"{place.name} holds no teacher states; restore manifest.json, or remove that folder and run asd teach again"
+    )
 
 
 def test_a_rewound_teacher_is_an_early_state(taught: Taught) -> None:

@@ -168,6 +168,9 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert (suite / "recipe.toml").read_text() == recipe
     other = ("distill", "--data", f"{here}/photos/", *PAIR)  # the same folder, spelt otherwise
     assert ended(*other, "--dry-run")[0] == recipe
+    (suite / "recipe.toml").write_text(recipe, encoding="utf-8-sig")  # as an editor on Windows saves it
+    assert ended(*other, "--dry-run")[0] == recipe
+    (suite / "recipe.toml").write_text(recipe)
     out, err, code = ended(*other, "--method", "nosuch")
     assert (code, (suite / "recipe.toml").read_text()) == (2, recipe)
     out, err, code = ended(*other, "--set", "optim.betas=[0.9, 0.99]")

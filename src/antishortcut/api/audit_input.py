@@ -120,7 +120,7 @@ def clear(out: Path) -> None:
     folder = out.resolve()
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if (
-        folder.is_file()
+        (folder.exists() and not folder.is_dir())
         or folder == Path.cwd()
         or (names and not {RESULT} <= names <= {"pictures", "figures", PAGE, RESULT})
     ):

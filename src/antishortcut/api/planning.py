@@ -16,6 +16,7 @@ from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_f
 from antishortcut.errors import UserError, plural
 from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
+from antishortcut.fileio import text as text_of
 from antishortcut.progress import first_process
 from antishortcut.run_dir import RunDir, difference
 
@@ -113,7 +114,7 @@ def plan(
         time.sleep(0.2)
     if exists := path.is_file():
         _require_agreement(path, request, overrides)
-        text, counts = path.read_text(encoding="utf-8"), ""
+        text, counts = text_of(path), ""
     else:
         head = f"{request.teacher} → {request.student} on {request.data}, planned by asd distill; yours to edit.\n"
         head += f"{_again(path, session.runs, session.root)} --method kd    another student of the same teacher"

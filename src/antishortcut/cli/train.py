@@ -229,11 +229,12 @@ def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool
 def _show_trajectory(folder: RunDir, as_json: bool) -> None:
     from antishortcut.teachers.trajectory import Trajectory
 
-    entries = Trajectory(folder).entries
+    trajectory = Trajectory(folder)
+    last, entries = trajectory.entry("final"), trajectory.entries  # an error if there are none
     if as_json:
         print_json({"teacher": str(folder.path), "hash": folder.path.name, "states": entries})
         return
-    names = ["step", "epoch", *(name for name in ("accuracy", "miou") if name in entries[-1]), "images"]
+    names = ["step", "epoch", *(name for name in ("accuracy", "miou") if name in last), "images"]
     rows = [(", ".join(entry["labels"]), *(entry[name] for name in names)) for entry in entries]
     table("trajectory", ("state", *names[:-1], "on images"), rows)
     tell(folder.path)

@@ -24,6 +24,7 @@ from antishortcut.config.recipe import DIALS, TRIALS, Recipe, Value, recipe_from
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.fileio import atomic_write
+from antishortcut.fileio import text as text_of
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
 from antishortcut.teachers.trajectory import Trajectory
@@ -80,7 +81,7 @@ def record(path: Path, choice: DialChoice) -> str:
     """Write what was chosen, and why, into a planned recipe, unless somebody set it meanwhile. Returns a line on it."""
     path = path.resolve()
     with FileLock(path.with_name(".recipe.lock")):
-        text = path.read_text(encoding="utf-8-sig")
+        text = text_of(path)
         recipe = recipe_from(text, path)
         if not is_open(recipe, METHOD):
             return f"{path} has settings of {METHOD} by now: they stay, and further runs use them"
@@ -109,9 +110,8 @@ def written(text: str, choice: DialChoice) -> str:
 
 def check_recorded(recipe: Recipe, planned: Path | None, budget: float | None) -> None:
     """Settings that stand in the recipe must be what the dial wrote there, for the same budget."""
-    line = re.search(
-        r"^# level (\w+) for a budget of ([^\s:,]+)[:,]", "" if planned is None else planned.read_text(), re.M
-    )
+    text = "" if planned is None else text_of(planned)
+    line = re.search(r"^# level (\w+) for a budget of ([^\s:,]+)[:,]", text, re.M)
     own = {key: recipe.methods[METHOD].get(key) for key in DIALS[METHOD]}
     if line is None or own != LEVELS.get(line[1]):
         keys = ", ".join(DIALS[METHOD])

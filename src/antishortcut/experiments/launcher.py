@@ -34,7 +34,7 @@ def run_jobs(jobs: Sequence[Job], place: Place, engine: Engine, say: Callable[[s
     for why in failed.values():
         say(f"failed: {why}")
     fit = [job for job in jobs if job.title not in failed]
-    done_before = [job.title for job in fit if RunDir(place.runs / job.title).finished and scored(job, place.runs)]
+    done_before = [job.title for job in fit if _done(job, place)]
     todo = {job.title: job for job in fit if job.title not in done_before}
     teachers = {teacher_key(recipe): recipe for job in todo.values() for recipe in job.teachers}
     waiting = {title: {teacher_key(recipe) for recipe in job.teachers} for title, job in todo.items()}
@@ -95,10 +95,19 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 # --- The folders of a suite ---
 
 
+def _done(job: Job, place: Place) -> bool:
+    """Whether nothing is left to do. With --at the images may be others: the run itself compares them."""
+    return RunDir(place.runs / job.title).finished and scored(job, place.runs) and not place.at
+
+
 def scored(job: Job, runs: Path) -> bool:
-    """Whether every evaluation has left a score. `clean` has a file per test set, under other names."""
-    names = {path.stem.partition(" ")[0] for path in (runs / job.title / "scores").glob("*.json")}
-    return all(bool(names.difference(EVALUATIONS)) if name == "clean" else name in names for name in job.on)
+    """Whether every evaluation has left a score that can be read. `clean` has a file per test set, by its own name."""
+    folder = RunDir(runs / job.title)
+    readable = {name.partition(" ")[0] for name in folder.scores()}
+    damaged = {path.stem.partition(" ")[0] for path in (folder.path / "scores").glob("*.json")} - readable
+    if "clean" in job.on and not (readable - EVALUATIONS.keys() and damaged <= EVALUATIONS.keys()):
+        return False
+    return readable >= set(job.on) - {"clean"}
 
 
 def state(job: Job, runs: Path) -> str:
@@ -111,12 +120,14 @@ def state(job: Job, runs: Path) -> str:
 
 
 def mismatch(job: Job, runs: Path) -> str:
-    """How the run in a job's folder differs from the job, on the same images; else an empty string."""
+    """How the run in a job's folder differs from the job, on the same images, or is damaged; else an empty string."""
     folder = RunDir(runs / job.title)
     if not (folder.path / "run.json").exists():
         return ""
     try:
         run, _ = folder.read()
+        if folder.finished:
+            folder.primary_metric()  # of a damaged result, an error
     except UserError as error:
         return str(error)
     try:

@@ -102,7 +102,8 @@ def destination(folder: RunDir, form: str, state: str, out: Path | None, force: 
     if place.suffix in SUFFIXES:
         raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
     place = place.resolve()
-    if place == Path.cwd() or place.is_file() or not _names(place) <= _export_files(place):
+    is_other = place.exists() and not place.is_dir()  # a file, a pipe, a device
+    if place == Path.cwd() or is_other or not _names(place) <= _export_files(place):
         raise UserError(f"{place} is a file, the current folder or holds other things; name a new folder as --out")
     recover_dir(place)
     if _names(place) and not force:

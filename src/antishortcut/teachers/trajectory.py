@@ -188,7 +188,9 @@ class Trajectory:
     def entry(self, state: str) -> dict[str, Any]:
         """The manifest's entry of a state."""
         if not self.entries:
-            raise UserError(f"{self.folder.path} holds no teacher states; train the teacher first: asd teach")
+            lost = f"restore {self.manifest.name}, or remove that folder and run asd teach again"
+            advice = lost if self.folder.finished else "train the teacher first: asd teach"
+            raise UserError(f"{self.folder.path} holds no teacher states; {advice}")
         if state == "final":
             return self.entries[-1]
         if state == "chosen":

@@ -134,6 +134,7 @@ def teach(recipe: Recipe, session: Session) -> Run:
     run = teach_run(recipe, session.sets(recipe.data).fingerprint)
     run_dir = RunDir(run.folder(session.runs))
     if is_finished(run_dir):
+        run_dir.check(run)  # a folder that was copied to this name teaches something else
         return run
     if run.kind == "imported":
         session.say(f"teacher {run.model.name}, already trained: {run_dir.path}")
@@ -165,7 +166,9 @@ def rewind(teacher: Run, epochs: int, lr: float, session: Session) -> Run:
     """Make an early-like state from a teacher's final one."""
     run = rewind_run(teacher, epochs, lr)
     run_dir = RunDir(run.folder(session.runs))
-    if not is_finished(run_dir):
+    if is_finished(run_dir):
+        run_dir.check(run)
+    else:
         session.say(f"rewinding {teacher.model.name}: {run.length} at a constant rate of {lr:g}, {run_dir.path}")
         session.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
         session.fit(run)
