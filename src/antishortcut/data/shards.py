@@ -128,8 +128,8 @@ def expand_braces(text: str) -> Iterator[str]:
             raise UserError(f"wds:{text}: {{{options[0]}}} is not a range; shards are counted like {{000..127}}")
         counted = (f"{number:0{len(bounds[1])}d}" for number in range(int(bounds[1]), int(bounds[2]) + 1))
     for option in counted:
-        for middle, end in itertools.product(expand_braces(option), expand_braces(text[last:])):
-            yield f"{text[:start]}{middle}{end}"
+        for middle in expand_braces(option):
+            yield from (f"{text[:start]}{middle}{end}" for end in expand_braces(text[last:]))
 
 
 def _places(pattern: str) -> list[str]:
@@ -222,14 +222,12 @@ def index_of(shard: Shard) -> list[Sample]:
 def _read_index(shard: Shard) -> Iterator[Sample]:
     """Samples in order: members that follow each other and have the same name up to its first dot."""
     with shard.open() as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        for key, members in itertools.groupby(_members(shard, tar), key=lambda member: _split_name(member.name)[0]):
-            yield _sample(shard, key, file, list(members))
-        file.seek(tar.offset)  # tarfile takes a damaged header for the end, which is a block of zeros
-        if file.read(BLOCK) != bytes(BLOCK):
-            raise UserError(f"the shard {shard} is damaged or cut short after {tar.offset:,} bytes; {_HINT}")
+        members = _members(shard, tar, file)
+        for key, parts in itertools.groupby(members, key=lambda member: _split_name(member.name)[0]):
+            yield _sample(shard, key, file, list(parts))
 
 
-def _members(shard: Shard, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _members(shard: Shard, tar: tarfile.TarFile, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """The plain files. Hidden files, which macOS adds, and webdataset's own (__…__) do not count."""
     for member in tar:
         if member.isdir() or re.match(r"(.*/)?\.[^/]*$|__[^/]*__($|/)", member.name):
@@ -239,6 +237,9 @@ def _members(shard: Shard, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise UserError(f"the shard {shard}: the name {member.name!r} leads out of it; {_HINT}")
         yield member
+    file.seek(tar.offset)  # tarfile takes a damaged header for the end, which is a block of zeros
+    if file.read(BLOCK) != bytes(BLOCK):
+        raise UserError(f"the shard {shard} is damaged or cut short after {tar.offset:,} bytes; {_HINT}")
 
 
 def _split_name(name: str) -> tuple[str, str]:
