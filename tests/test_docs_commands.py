@@ -24,6 +24,7 @@ from antishortcut.data import readers as layouts
 from antishortcut.evaluation import latency
 from antishortcut.teachers.snapshots import Snapshots
 from tests.data.official import make_ade, make_camvid, make_cifar, picture
+from tests.data.test_shards import write_tar
 from tests.evaluation.test_stylize import DECODER, VGG, random_state
 from tests.test_docs import IDS, PAGES, ROOT, blocks
 
@@ -226,6 +227,22 @@ def further(name: str) -> None:
         for word, replacement in SMALL.items():
             text = text.replace(word, replacement)
         recipe.write_text(text, encoding="utf-8")
+        photos = sorted(Path("photos").rglob("*.png"))
+        for at in range(3):
+            write_tar(
+                Path(f"shards/photos-{at:03d}.tar"),
+                [
+                    member
+                    for path in photos[at::3]
+                    for member in ((path.name, path.read_bytes()), (f"{path.stem}.cls", path.parent.name.encode()))
+                ],
+            )
+        datasets = pytest.importorskip("datasets")
+        table = datasets.Dataset.from_dict(
+            {"image": [str(path) for path in photos], "label": [at % 3 for at in range(18)]}
+        )
+        table = table.cast_column("image", datasets.Image())
+        table.cast_column("label", datasets.ClassLabel(names=["ape", "bee", "cat"])).save_to_disk("saved")
     if name == "docs/beyond.md":  # which asks for a score of images held out, easy and hard ones
         shutil.rmtree(Path("data") / layouts.CIFAR)
         make_cifar(Path("data"), per_class=40)

@@ -31,11 +31,48 @@ class ImageSet:
         return len(self.label)
 
 
+class ImageStore(Protocol):
+    """A file with many images in it: a tar shard, or a table."""
+
+    @property
+    def name(self) -> str:
+        """The same on every machine: it is part of the fingerprint."""
+
+    @property
+    def time(self) -> int:
+        """When it was modified, in nanoseconds."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether every read is a request to another machine."""
+
+    def read(self, at: int, size: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedImage:
+    """An image file inside a larger file."""
+
+    store: ImageStore
+    name: str
+    at: int  # its first byte in a shard, or its row in a table
+    size: int  # bytes
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.name}"
+
+    def read(self) -> bytes:
+        return self.store.read(self.at, self.size)
+
+
+ImageRef = Path | PackedImage
+
+
 @dataclass(frozen=True)
 class FileSet:
-    """Images that stay on disk and are decoded when needed."""
+    """Images that stay where they are and are decoded when needed."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[ImageRef, ...]
     label: Tensor  # (N,) int64; dense: zeros, the labels are in the masks
     cues: Mapping[str, Tensor] = field(default_factory=dict)
     masks: tuple[Path, ...] = ()  # dense: one image of labels per image

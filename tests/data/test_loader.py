@@ -392,11 +392,11 @@ def test_a_killed_worker_is_one_line(disk: FileSet, monkeypatch: pytest.MonkeyPa
     def broken(images: AnySet, at: int) -> Image.Image:
         raise RuntimeError("of the decoder's own")
 
-    monkeypatch.setattr(loading, "picture_at", deadly)
+    monkeypatch.setattr("antishortcut.data.image_io.picture_at", deadly)
     with pytest.raises(UserError, match=r"died.*--workers") as caught:
         list(loader(disk, workers=2, shuffle=False).epoch(0))
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(loading, "picture_at", broken)
+    monkeypatch.setattr("antishortcut.data.image_io.picture_at", broken)
     with pytest.raises(RuntimeError, match="of the decoder's own"):  # an error in a worker is not its death
         list(loader(disk, workers=2, shuffle=False).epoch(0))
     monkeypatch.setattr(loading, "DataLoader", lost)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from antishortcut.data import planted, readers, segmentation, synthetic
+from antishortcut.data import arrow, planted, readers, segmentation, shards, synthetic
 from antishortcut.data import synthetic_segmentation as scenes
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode, painted
@@ -21,7 +21,8 @@ from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
 from antishortcut.types import AnySet, DataSplits, ImageSet, is_dense
 
-WITH_PATH = ("folder", "groups", "shortcut")  # data sets that are named with their path: folder:PATH
+OWN = ("folder", "groups", "wds", "hf")  # data sets of your own, whose images may have any size
+WITH_PATH = (*OWN, "shortcut")  # data sets that are named with their path: folder:PATH
 IN_MEMORY = 64  # images up to this side are decoded once and stay in memory
 MAX_SIDE = 4096  # pixels
 MAX_IMAGES = 10**6  # images of an embedded set
@@ -59,7 +60,7 @@ def open_sets(
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
 ) -> DataSplits:
-    """Open a data set: a name in DATASETS, folder:PATH or groups:PATH.
+    """Open a data set: a name in DATASETS, with its path or name where it has one, as folder:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and the embedded
     images): use the same one for runs that are compared. Limits are class-balanced and apply after the split. `val` is
@@ -92,12 +93,13 @@ def find(
     if bool(path) != (kind in WITH_PATH):
         plain = ", ".join(other for other in DATASETS if other not in WITH_PATH)
         raise UserError(
-            f"{name!r} is not a data set; write folder:PATH, groups:PATH, shortcut:SET, or a plain name: {plain}"
+            f"{name!r} is not a data set; write folder:PATH, groups:PATH, wds:PATTERN, hf:NAME, shortcut:SET, or a "
+            f"plain name: {plain}"
         )
     if image_size is not None and not 1 <= image_size <= MAX_SIDE:
         raise UserError(f"image_size must be at least 1, at most {MAX_SIDE}, not {image_size}")
     place = root if root is not None else Path(os.environ.get("ANTISHORTCUT_DATA") or "data")
-    if download and kind not in ("cifar100", "cifar100-coarse", "cues", "cues-seg"):
+    if download and kind not in ("cifar100", "cifar100-coarse", "cues", "cues-seg", "hf"):
         raise UserError(f"{kind} cannot be downloaded for you; put it below {place} without --download")
     dataset = DATASETS[kind]
     for key in options or {}:
@@ -105,7 +107,7 @@ def find(
             hint = suggest(key, dataset.options) if dataset.options else f"; {kind} takes none"
             raise UserError(f"unknown option {key!r} of the data set {kind}{hint}")
     settings = {**dataset.options, **(options or {})}
-    raw = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings))
+    raw = dataset.open(Request(expanded(path) if path else place, seed, image_size, download, settings, path))
     for images in (raw.train, *raw.tests.values()):
         _check_images(images, kind, len(raw.classes), image_size)
     raw = replace(raw, kind=raw.kind or kind, image_size=image_size or raw.image_size)
@@ -250,6 +252,14 @@ DATASETS: dict[str, Dataset] = {
     "groups": Dataset(
         lambda request: list_groups(request.path),
         "groups:PATH, images with a second attribute each, as in Waterbirds: metadata.csv",
+    ),
+    "wds": Dataset(
+        lambda request: shards.list_shards(request.text),
+        "wds:shards-{000..127}.tar, tar shards as webdataset writes them: KEY.jpg and KEY.cls; on disk or https://",
+    ),
+    "hf": Dataset(
+        lambda request: arrow.open_hf(request.text),
+        "hf:NAME_OR_PATH, a data set of the Hugging Face hub, or saved by datasets: Arrow, Parquet, an image folder",
     ),
     "shortcut": Dataset(
         lambda request: find(f"shortcut:{request.path}", None)[0],

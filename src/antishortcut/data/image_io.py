@@ -2,6 +2,7 @@
 # N images, S side of the square output
 
 import hashlib
+import io
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import PIL
@@ -21,7 +23,7 @@ from torch import Tensor
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import IMAGE_FORMATS, atomic_write, plain
 from antishortcut.hardware import cores
-from antishortcut.types import AnySet, FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet, ImageRef, ImageSet, PackedImage
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # refused below
 
@@ -36,9 +38,10 @@ BLOCKS, BLOCK = 1024, 2**16
 DECODER = 2  # of the pixels in the cache; raise it when those of a file change
 _CHUNK = 64  # images a thread takes at once
 PAINTED = 1024  # images painted at once
+REQUESTS = 16  # to a server at once
 
 
-def read(path: Path, at_least: int | None = None) -> Image.Image:
+def read(path: ImageRef, at_least: int | None = None) -> Image.Image:
     """An image file as RGB: grey, palette, RGBA, CMYK and 16-bit alike. `at_least` lets big JPEGs decode smaller."""
     with opened(path) as picture:
         if at_least is not None:
@@ -46,18 +49,20 @@ def read(path: Path, at_least: int | None = None) -> Image.Image:
         return as_rgb(picture)
 
 
-def size_of(path: Path) -> tuple[int, int]:
+def size_of(path: ImageRef) -> tuple[int, int]:
     """Width and height, from a file's first bytes."""
     with opened(path) as picture:
         return picture.size
 
 
 @contextmanager
-def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
+def opened(path: ImageRef, what: str = "image") -> Iterator[ImageFile.ImageFile]:
     """Open an image file and read its header; whatever goes wrong with it inside the block is a UserError."""
     with _one_line(path, what):
-        plain(path)
-        with Image.open(path, formats=IMAGE_FORMATS) as picture:
+        if isinstance(path, Path):
+            plain(path)
+        source = path if isinstance(path, Path) else io.BytesIO(path.read())
+        with Image.open(source, formats=IMAGE_FORMATS) as picture:
             width, height = picture.size
             if width * height > LARGEST:
                 raise ValueError(f"{width} × {height} pixels, more than the {LARGEST:,} that are decoded")
@@ -65,10 +70,12 @@ def opened(path: Path, what: str = "image") -> Iterator[ImageFile.ImageFile]:
 
 
 @contextmanager
-def _one_line(path: Path, what: str = "image") -> Iterator[None]:
+def _one_line(path: ImageRef, what: str = "image") -> Iterator[None]:
     """Whatever goes wrong with a file is a UserError."""
     try:
         yield
+    except UserError:  # a server that does not answer
+        raise
     except Exception as error:  # a damaged file can make a decoder raise anything
         if isinstance(error, UnidentifiedImageError):  # its message has the path
             reason = f"none of {', '.join(IMAGE_FORMATS)}"
@@ -77,28 +84,48 @@ def _one_line(path: Path, what: str = "image") -> Iterator[None]:
         raise UserError(f"cannot read the {what} {path} ({reason}){REPLACE}") from None
 
 
-def stat(path: Path) -> os.stat_result:
+class FileFacts(NamedTuple):
+    """What is known of a file without reading it."""
+
+    size: int  # bytes
+    time: int  # when it was modified, in nanoseconds; of a packed image, the file around it
+
+
+def stat(path: ImageRef) -> FileFacts:
     """Size and time of an image file."""
+    if isinstance(path, PackedImage):
+        return FileFacts(path.size, path.store.time)
     with _one_line(path):
-        return os.stat(path)
+        facts = os.stat(path)
+        return FileFacts(facts.st_size, facts.st_mtime_ns)
 
 
-def content_digests(paths: Sequence[Path]) -> list[str]:
-    """Digest of the bytes of every file."""
+def is_remote(path: ImageRef) -> bool:
+    """Whether reading it is a request to another machine."""
+    return isinstance(path, PackedImage) and path.store.remote
+
+
+def content_digests(paths: Sequence[ImageRef]) -> list[str]:
+    """Digest of the bytes of every file; of a remote one, which is not read for this, of its size and time."""
     digests = [""] * len(paths)
 
     def fill(at: int) -> None:
+        facts = stat(paths[at])
+        if is_remote(paths[at]):
+            digests[at] = f"{facts.size} {facts.time}"
+            return
         with _one_line(paths[at]):
-            facts = os.stat(paths[at])
-            digests[at] = _content_digest(paths[at], facts.st_size, facts.st_mtime_ns)
+            digests[at] = _content_digest(paths[at], *facts)
 
     in_threads(fill, len(paths))
     return digests
 
 
 @lru_cache(maxsize=2**17)
-def _content_digest(path: Path, size: int, time: int) -> str:
+def _content_digest(path: ImageRef, size: int, time: int) -> str:
     """Computed once for each state of a file; of a large one, of blocks spread evenly over it."""
+    if isinstance(path, PackedImage):
+        return hashlib.blake2b(path.read()).hexdigest()
     plain(path)
     with path.open("rb") as file:
         if size <= WHOLE:
@@ -148,6 +175,15 @@ def picture_at(images: AnySet, at: int) -> Image.Image:
     return Image.fromarray(image.permute(1, 2, 0).numpy())
 
 
+def pictures_at(images: AnySet, places: Sequence[int]) -> Iterator[Image.Image]:
+    """Images of a set in this order. Remote ones are read together, so that the wait is that for one of them."""
+    if isinstance(images, ImageSet) or not any(is_remote(images.paths[at]) for at in places):
+        yield from (picture_at(images, at) for at in places)
+        return
+    with ThreadPoolExecutor(REQUESTS) as threads:
+        yield from threads.map(lambda at: picture_at(images, at), places)
+
+
 def pixels(picture: Image.Image) -> Tensor:
     """An RGB picture as (3, H, W) uint8."""
     return torch.from_numpy(np.array(picture).transpose(2, 0, 1))
@@ -189,7 +225,7 @@ def in_threads(fill: Callable[[int], object], count: int) -> None:
 
 
 def filled(
-    root: Path | None, paths: Sequence[Path], what: str, shape: tuple[int, ...], fill: Callable[[Bytes, int], None]
+    root: Path | None, paths: Sequence[ImageRef], what: str, shape: tuple[int, ...], fill: Callable[[Bytes, int], None]
 ) -> Bytes:
     """An array whose rows `fill` computes from these files in threads, cached under `root` if that is writable.
 

@@ -2,7 +2,6 @@
 # N images, n images on the contact sheet, H × W pixels
 
 import hashlib
-import os
 import statistics
 import warnings
 from collections import Counter
@@ -19,8 +18,8 @@ from PIL import Image, ImageColor
 
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data import readers, segmentation
-from antishortcut.data.datasets import IN_MEMORY, divided, find, held
-from antishortcut.data.image_io import REPLACE, in_threads, picture_at, size_of
+from antishortcut.data.datasets import IN_MEMORY, OWN, divided, find, held
+from antishortcut.data.image_io import REPLACE, in_threads, is_remote, picture_at, size_of, stat
 from antishortcut.data.loader import Loader
 from antishortcut.data.planted import set_name
 from antishortcut.data.splits import CONTENT, files_of, limited, take
@@ -54,6 +53,10 @@ class Finding:
     note: str = ""  # on links that lead out of the folder
 
     @property
+    def own(self) -> bool:
+        return set_name(self.name).partition(":")[0] in OWN
+
+    @property
     def dense(self) -> bool:
         return is_dense(self.splits["train"])
 
@@ -73,7 +76,7 @@ def open_finding(
     named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = set_name(name).partition(":")
     note = readers.links_note(files_of(splits.values()), raw.base)
-    if not path:
+    if kind not in ("folder", "groups"):
         return Finding(name, raw.classes, raw.image_size, named, note=note)
     folder = expanded(path)
     unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
@@ -106,7 +109,7 @@ def _beside(folder: Path, splits: Iterable[AnySet]) -> tuple[Counter[str], Count
 def usual_side(finding: Finding) -> int:
     """The default input size of your own images: at least half of them are that large."""
     train = finding.splits["train"]
-    if finding.base is None or finding.dense or not isinstance(train, FileSet):
+    if not finding.own or finding.dense or not isinstance(train, FileSet):
         return finding.image_size
     shorter = []
     for path in train.paths[:: max(len(train) // SAMPLE, 1)]:
@@ -197,7 +200,8 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
             for split, files in finding.splits.items()
         }
     in_memory = finding.image_size <= IN_MEMORY and not finding.dense  # then the pixels are hashed
-    size = sum(os.path.getsize(path) for path in files_of(finding.splits.values()) if os.path.isfile(path))
+    files = [path for path in files_of(finding.splits.values()) if not isinstance(path, Path) or path.is_file()]
+    by_content = sum(stat(path).size for path in files) <= CONTENT and not any(map(is_remote, files))
     facts = {
         "data": finding.name,
         "classes": len(finding.classes),
@@ -211,7 +215,7 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
         "unused": dict(finding.unused),
         "unknown": dict(finding.unknown),
         "held": finding.held,
-        "hashed": "content" if in_memory or size <= CONTENT else "names, sizes, times",  # as DataSplits.hashed
+        "hashed": "content" if in_memory or by_content else "names, sizes, times",  # as DataSplits.hashed
     }
     if finding.dense:
         return facts | {"masks": _masks(finding, scans)}
@@ -269,7 +273,8 @@ def _name(finding: Finding, split: str, at: int) -> str:
     images = finding.splits[split]
     if isinstance(images, ImageSet):
         return f"{split} {at}"
-    return str(images.paths[at].relative_to(finding.base) if finding.base is not None else images.paths[at])
+    path = images.paths[at]
+    return str(path.relative_to(finding.base) if finding.base is not None and isinstance(path, Path) else path)
 
 
 def _masks(finding: Finding, scans: Scans) -> dict[str, Any]:
@@ -303,14 +308,14 @@ def advice(finding: Finding, facts: dict[str, Any], val_fraction: float) -> list
     lines = [*_advice_on_images(finding, facts), *_advice_on_classes(facts)]
     if finding.name.startswith("folder:") and not finding.held:
         lines.append("there is no val/: a tenth of the images is held out and scored; put images there to choose them")
-    if finding.base is not None and not val_fraction and len(finding.splits) == 2:
+    if finding.own and not val_fraction and len(finding.splits) == 2:
         lines.append("to choose settings without the test images, hold some out: --set data.val_fraction=0.1")
     return lines
 
 
 def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
     images = {row["split"]: row["images"] for row in facts["splits"]}
-    remedy = "remove them there" if finding.base is not None else "as the set was released"
+    remedy = "remove them there" if finding.own else "as the set was released"
     for split, count in facts["duplicates"]["leaked"].items():
         if count:
             share = f"{count / images[split]:.1%}"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from antishortcut import hardware
 from antishortcut.data import segmentation
-from antishortcut.data.image_io import fit, picture_at
+from antishortcut.data.image_io import fit, pictures_at
 from antishortcut.data.rng import balanced_draws, order
 from antishortcut.data.transforms import AUGMENTS, WHOLE_BATCH, as_float, varied
 from antishortcut.errors import UserError, suggest
@@ -51,8 +51,8 @@ class _Builder:
             pixels = images.image.numpy()[index.numpy()]  # (B, 3, S, S)
         else:
             pixels = np.empty((len(index), 3, *side), dtype=np.uint8)  # (B, 3, S, S)
-            for out, at in zip(pixels, index.tolist(), strict=True):
-                picture = picture_at(images, at)
+            places = index.tolist()
+            for out, at, picture in zip(pixels, places, pictures_at(images, places), strict=True):
                 if self.augment == "imagenet":
                     out[:] = varied(picture, self.size, self.seed, self.epoch, at)
                 else:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data import rng
+from antishortcut.data.arrow import SETTINGS as HF_SETTINGS
 from antishortcut.data.image_io import picture_at
 from antishortcut.data.readers import RawDataset
 from antishortcut.data.splits import limited
@@ -79,12 +80,14 @@ def set_name(name: str) -> str:
 
 
 def parse(text: str) -> tuple[str, str, float]:
-    """SET?kind=patch&rho=0.9 → the set's name, the kind and rho."""
+    """SET?kind=patch&rho=0.9 → the set's name, the kind and rho. Settings of hf:NAME?label=… stay in its name."""
     base, _, query = text.partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
+    pairs = parse_qsl(query.replace("?", "&"), keep_blank_values=True)
     settings = dict(pairs)
     if len(settings) < len(pairs):
         raise UserError(f"shortcut:{text}: a setting stands there twice")
+    if base.startswith("hf:") and (of_set := {key: settings.pop(key) for key in [*settings] if key in HF_SETTINGS}):
+        base = f"{base}?{urlencode(of_set)}"
     for key in settings:
         if key not in ("kind", "rho"):
             raise UserError(f"shortcut:{text}: unknown setting {key!r}{suggest(key, ('kind', 'rho'))}")

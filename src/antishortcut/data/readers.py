@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import content, near_folder
-from antishortcut.types import AnySet, FileSet, ImageSet
+from antishortcut.types import AnySet, FileSet, ImageRef, ImageSet
 
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 FOREIGN = {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".dng", ".svg"}  # images that are not read
@@ -37,6 +38,7 @@ _TINY_HINT = (
     "wnids.txt, words.txt"
 )
 _FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> right in the folder"
+CLASSES = "classes.txt"
 TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # names of folders
 
 
@@ -62,6 +64,7 @@ class Request:
     image_size: int | None = None
     download: bool = False
     options: Mapping[str, float] = field(default_factory=dict)  # defaults filled in
+    text: str = ""  # PATH as it is written: of wds:PATTERN and hf:NAME it may be no path
 
 
 def package_list(name: str) -> str:
@@ -196,6 +199,9 @@ def _undivided(folder: Path) -> RawDataset:
 def misplaced(folder: Path) -> str:
     """A hint if the folder does hold images: of a kind that is not read, or outside class folders."""
     kinds = Counter(os.path.splitext(name)[1].lower() for _, _, names in walked(folder) for name in names)
+    for kind, other in ((".tar", "wds"), (".parquet", "hf"), (".arrow", "hf")):
+        if kind in kinds:
+            return f"; it has {kind} files: write {other}:{folder}"
     if not SUFFIXES & kinds.keys():
         foreign = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(3) if kind in FOREIGN)
         return f"; its images are of a kind that is not read ({foreign}): save as PNG or JPEG" if foreign else ""
@@ -243,9 +249,9 @@ def walked(folder: Path, refuse: bool = True) -> Iterator[tuple[str, list[str], 
         yield where, below, names
 
 
-def links_note(files: Iterable[Path], base: Path) -> str:
+def links_note(files: Iterable[ImageRef], base: Path) -> str:
     """How many of these files, and of the folders above them, are links out of `base`; empty if none is."""
-    paths, home = set(files), os.path.realpath(base)
+    paths, home = {path for path in files if isinstance(path, Path)}, os.path.realpath(base)
     folders = {folder for parent in {path.parent for path in paths} for folder in (parent, *parent.parents)}
     links = sorted(path for path in paths | folders if os.path.islink(path) and base in path.parents)
     outward = [link for link in links if os.path.commonpath([home, os.path.realpath(link)]) != home]
@@ -266,6 +272,47 @@ def listed(places: Sequence[Path], hint: str) -> FileSet:
         paths += images
         labels += [label] * len(images)
     return FileSet(tuple(paths), torch.tensor(labels))
+
+
+def number_labels(
+    labels: Mapping[str, Sequence[str]], names: Sequence[str], where: str, remedy: str
+) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """The classes, and the labels (N,) of every split, one of which is "train". Labels are words: numbers or names.
+
+    `names` are the classes in order, if they are known. Without them numbers must have no gaps (`remedy` ends the
+    error), and names are sorted.
+    """
+    words = {word for split in labels.values() for word in split}
+    numbers = all(re.fullmatch(r"-?\d+", word) for word in words)
+    trained = set(labels["train"])
+    if numbers:
+        number = {word: int(word) for word in words}
+        present = {number[word] for word in trained}
+        classes = tuple(names) or tuple(map(str, range(len(present))))
+        gap = next((at for at in range(len(present)) if at not in present), None)
+        if not names and gap is not None:
+            raise UserError(f"{where}: labels reach {max(present)}, but no training image has {gap}; {remedy}")
+    else:
+        classes = tuple(names) or tuple(sorted(trained))
+        number = {name: at for at, name in enumerate(classes)}
+    if wrong := sorted(word for word in words if not 0 <= number.get(word, -1) < len(classes)):
+        split = next(split for split, its in labels.items() if wrong[0] in its)
+        some = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
+        raise UserError(f"{where}: an image of {split} has the label {wrong[0][:60]!r}, but the classes are {some}")
+    return classes, {split: torch.tensor([number[word] for word in its]) for split, its in labels.items()}
+
+
+def by_split(sets: Mapping[str, AnySet], classes: tuple[str, ...]) -> RawDataset:
+    """Sets called train, val and test; if there is only one of the last two, it is the test set."""
+    val, test = sets.get("val"), sets.get("test")
+    val, test = (None, val) if test is None else (val, test)
+    return RawDataset(classes, sets["train"], {} if test is None else {"test": test}, val)
+
+
+def split_of(words: Iterable[str]) -> str | None:
+    """train, val or test if one of these words means that."""
+    kinds = {"train": TRAIN, "val": VAL, "test": TEST}
+    return next((kind for word in words for kind, known in kinds.items() if word.lower() in known), None)
 
 
 def read_text(path: Path, hint: str) -> str:

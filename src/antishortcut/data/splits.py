@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antishortcut.data import rng
-from antishortcut.data.image_io import content_digests, stat
+from antishortcut.data.image_io import content_digests, is_remote, stat
 from antishortcut.errors import UserError
-from antishortcut.types import AnySet, FileSet, ImageSet, is_dense
+from antishortcut.types import AnySet, FileSet, ImageRef, ImageSet, is_dense
 
 Ints = NDArray[np.int64]
 
@@ -87,8 +87,8 @@ def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:
     return rank, sizes[label]
 
 
-def files_of(sets: Iterable[AnySet]) -> Iterator[Path]:
-    """The images and masks of those sets that are on disk."""
+def files_of(sets: Iterable[AnySet]) -> Iterator[ImageRef]:
+    """The images and masks of those sets that are not in memory."""
     for images in sets:
         if isinstance(images, FileSet):
             yield from (*images.paths, *images.masks)
@@ -98,20 +98,20 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> tuple[st
     """Sixteen hex digits that change when any image, label or split does; and how, as in `DataSplits.hashed`.
 
     Of sets in memory the pixels are hashed; of files (and masks) their names below `base` and their content, or their
-    sizes if they have more bytes than CONTENT. Splits are hashed after limits, which thereby count too.
+    sizes if they have more bytes than CONTENT or are remote. Splits are hashed after limits, which thereby count too.
     """
     files = list(files_of(splits.values()))
     facts = [stat(path) for path in files]
-    if sum(each.st_size for each in facts) <= CONTENT:
+    if sum(each.size for each in facts) <= CONTENT and not any(map(is_remote, files)):
         marks, hashed = content_digests(files), "content"
     else:
-        marks, hashed = [str(each.st_size) for each in facts], by_times([each.st_mtime_ns for each in facts])
+        marks, hashed = [str(each.size) for each in facts], by_times([each.time for each in facts])
     mark_of = dict(zip(files, marks, strict=True))
     digest = hashlib.sha256(kind.encode(errors="surrogateescape"))
     for name, images in splits.items():
         digest.update(f"\n{name} {len(images)}\n".encode())
         for path in files_of([images]):
-            line = f"{path.relative_to(base).as_posix()}\0{mark_of[path]}\n"
+            line = f"{_name(path, base)}\0{mark_of[path]}\n"
             digest.update(line.encode(errors="surrogateescape"))  # any bytes may be a name
         first = ("image", images.image) if isinstance(images, ImageSet) else ("lookup", images.lookup)
         for key, value in (first, ("label", images.label), *sorted(images.cues.items())):
@@ -119,6 +119,10 @@ def fingerprint(kind: str, splits: Mapping[str, AnySet], base: Path) -> tuple[st
                 digest.update(f"{key} {tuple(value.shape)} {value.dtype}\n".encode())
                 digest.update(np.ascontiguousarray(value.numpy()).data)
     return digest.hexdigest()[:16], hashed
+
+
+def _name(path: ImageRef, base: Path) -> str:
+    return path.relative_to(base).as_posix() if isinstance(path, Path) else f"{path.store.name}/{path.name}"
 
 
 def by_times(times: Sequence[int]) -> str:
@@ -130,6 +134,7 @@ def set_mark(images: AnySet) -> str:
     """Fingerprint of one set on this machine, with the times of files; they are named below the folder they share."""
     base = Path()
     if isinstance(images, FileSet):
-        base = Path(os.path.commonpath([path.parent for path in (*images.paths, *images.masks)]))
+        files = [path.parent for path in files_of([images]) if isinstance(path, Path)]
+        base = Path(os.path.commonpath(files)) if files else base
     mark, hashed = fingerprint("one set", {"images": images}, base)
     return mark if hashed == "content" else hashlib.sha256(f"{mark} {hashed}".encode()).hexdigest()[:16]

@@ -18,7 +18,6 @@ import torch
 from antishortcut.config.recipe import TeacherSettings
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
-from antishortcut.data.planted import set_name
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 from antishortcut.models.external import published
@@ -30,7 +29,6 @@ LR, FINE_TUNE = 1e-3, 0.2  # of AdamW with a batch of 64 from scratch; its share
 LR_WARMUP, METHOD_WARMUP = 0.05, 1 / 12  # shares of training; 1/12 is 20 of the paper's 240 epochs
 INITIAL, METHOD_INIT = ("ab", "fsp", "ft"), 1 / 8  # methods with an initial phase, and its share: 30 of 240 epochs
 HUBS = ("timm:", "torchvision:")  # networks with published weights
-OWN = ("folder:", "groups:")  # data whose images may have any size
 DATA_KEYS = ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")
 AUGMENTS = {"imagenet": "random resized crop, flip, colour", "crop-flip": "shift and flip"}
 
@@ -50,7 +48,10 @@ class PairRequest:
     @property
     def name(self) -> str:
         """The folder of its runs."""
-        folder = expanded(self.data.partition(":")[2] or self.data).resolve().name
+        kind, _, path = self.data.partition(":")
+        folder = expanded(path or self.data).resolve().name
+        if kind in ("wds", "hf"):  # photos-{000..127}.tar, cifar100?label=fine_label
+            folder = re.sub(r"[{*?].*|\.tar$", "", folder)
         words = (folder, *(network.rpartition(":")[2] for network in (self.teacher, self.student)))
         return "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.") or "data" for word in words)
 
@@ -83,7 +84,7 @@ def data_name(text: str) -> str:
         return f"folder:{Path(text)}"
     if not colon and text not in DATASETS:
         raise UserError(f"{text!r} is no folder here and no data set{near_folder(text) or suggest(text, DATASETS)}")
-    return f"{kind}:{Path(path)}" if f"{kind}:" in OWN and path else text
+    return f"{kind}:{Path(path)}" if kind in ("folder", "groups") and path else text
 
 
 def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str, Any]) -> list[RecipeLine]:
@@ -109,7 +110,7 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
         RecipeLine(unit, length, why),
         RecipeLine("data.name", request.data, counts),
     ]
-    if set_name(request.data).startswith(OWN):
+    if finding.own:
         lines.append(RecipeLine("data.image_size", finding.image_size, "half of the images or more are no smaller"))
     lines += [
         RecipeLine("data.augment", augment, AUGMENTS.get(augment, "")),

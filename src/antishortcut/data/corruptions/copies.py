@@ -81,7 +81,7 @@ def open_copies(folder: Path, classes: int, *, needed: Sequence[str] = CORRUPTIO
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     paths = [folder / LABELS, *(folder / f"{name}.npy" for name in names if name in needed)]
     for path, content in zip(paths, content_digests(paths), strict=True):
-        digest.update(f"\n{path.name} {stat(path).st_size} {content}".encode())
+        digest.update(f"\n{path.name} {stat(path).size} {content}".encode())
     source = "official" if facts is None else str(facts.get("source", "generated"))
     mark = digest.hexdigest()[:16]
     return Copies(folder, source, names, len(label), shape[1], label, mark, facts or {}, read_part)
