@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antishortcut.config.recipe import Run as Run
+    from antishortcut.export.hub import load as load
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
     from antishortcut.methods.contrast import contrast_loss as contrast_loss
@@ -22,6 +23,7 @@ _PLACES = {
     "Snapshots": "antishortcut.teachers.snapshots",
     "contrast_loss": "antishortcut.methods.contrast",
     "kd_loss": "antishortcut.methods.kd",
+    "load": "antishortcut.export.hub",
     "load_state": "antishortcut.teachers.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
 }
@@ -32,6 +34,7 @@ __all__ = [
     "Snapshots",
     "contrast_loss",
     "kd_loss",
+    "load",
     "load_state",
     "shortcut_subspace",
     "__version__",

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
 from antishortcut.config.recipe import Run
-from antishortcut.errors import UserError, one_line
+from antishortcut.errors import UserError, one_line, plural
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
     from antishortcut.types import DataSplits
 
-FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
+FORMATS = ("onnx", "safetensors", "torch", "timm", "hub-folder")  # as in antishortcut.export, which would import torch
 ON = f"What to measure, comma-separated: {', '.join(MEASURED)}."
 
 
@@ -119,6 +119,8 @@ def export(
     to: Annotated[str, Option(help=f"{', '.join(FORMATS)}.", autocompletion=options.last_of(lambda: FORMATS))],
     out: Annotated[Path | None, Option(help="The folder to write [default: RUN/export/<to>].")] = None,
     embedding: Annotated[bool, Option("--embedding", help="Output the embedding too: onnx and torch.")] = False,
+    int8: Annotated[bool, Option("--int8", help="Of onnx: also model.int8.onnx, compared with the float one.")] = False,
+    push: Annotated[str | None, Option(help="Upload the hub-folder to the Hugging Face Hub: OWNER/NAME.")] = None,
     state: Annotated[str, Option(help="Of a teacher: a state it kept, like 15%.")] = "final",
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
@@ -127,20 +129,23 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
-    from antishortcut.export import destination
-    from antishortcut.export import export as write
+    from antishortcut import export as exports
+    from antishortcut.export.int8 import table_rows
     from antishortcut.export.model_card import megabytes
 
     options.use_hardware("cpu", threads)
     source = options.find_run(folder, runs or Path("runs"))
     run, _ = source.read()
-    destination(source, to, state, out, force)  # before its data are opened
+    exports.destination(source, to, state, out, force, int8)  # before its data are opened
+    if push is not None:
+        exports.check_push(push, to)
     choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
-    result = write(source, to, _sets(run, data_root), **choice)
+    result = exports.export(source, to, _sets(run, data_root), int8=int8, **choice)
+    url = exports.push(result.place, push) if push is not None else None
     record, teacher, check = result.record, result.teacher, result.record["check"]
     if as_json:
         sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
-        print_json({"out": str(result.place), **record, "teacher": sizes})
+        print_json({"out": str(result.place), **record, "teacher": sizes} | ({"url": url} if url else {}))
         return
     files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
     rows = [(run.model.name, record["parameters"], files)]
@@ -148,6 +153,13 @@ def export(
         rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
+    if int8:
+        table("float and int8", *table_rows(record["int8"]))
+        tell(f"calibrated on {plural(record['int8']['calibration']['images'], 'training image')}")
+        if record["int8"]["warning"]:
+            tell(f"Note: {record['int8']['warning']}")
+    if url:
+        tell(f"{url} (a new repository is private; its settings on the Hub make it public)")
     tell(result.place)
 
 
@@ -162,5 +174,5 @@ def _sets(run: Run, data_root: Path | None) -> DataSplits | None:
         reason = "those here are not the ones it was trained on"
     except UserError as error:
         reason = str(error)
-    tell(f"Note: without its data ({reason}) it is checked on noise, and its classes have no names", file=sys.stderr)
+    tell(f"Note: without its data ({reason}) it is checked on noise", file=sys.stderr)
     return None
