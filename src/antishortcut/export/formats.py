@@ -45,7 +45,8 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     program = _traced(opened, embedding, torch.onnx.export, **settings)
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # paths of source files on this machine
-    program.model.metadata_props |= {"classes": json.dumps(opened.names)} if opened.names else {}
+    if opened.names:
+        program.model.metadata_props["classes"] = json.dumps(opened.names)
     with library_errors(f"ONNX Runtime does not load {opened.run.model.name}", INSTEAD):
         program.save(place / "model.onnx")
         session = onnx_session(place / "model.onnx", torch.get_num_threads())

@@ -132,14 +132,12 @@ def larger_losses(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table_rows(int8: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Head and rows of the comparison: float, int8, and how often both predict the same."""
-    scores = int8["sets"]
-    head = ["", *(f"{name}, {int8['metric']}" for name in scores), "ms an image", "MB"]
-    rows: list[list[Any]] = [
-        [form, *(score[form] for score in scores.values()), int8["ms"][form], int8["bytes"][form] / 1e6]
-        for form in MODELS
-    ]
-    return head, [*rows, ["same prediction", *(score["same"] for score in scores.values()), None, None]]
+    """Head and rows of the comparison: every set, latency, size."""
+    scores = int8["sets"].items()
+    rows = [[f"{name}, {int8['metric']}", score["float"], score["int8"], score["same"]] for name, score in scores]
+    rows.append(["ms an image", *int8["ms"].values(), None])
+    rows.append(["MB", *(size / 1e6 for size in int8["bytes"].values()), None])
+    return ["", *MODELS, "same prediction"], rows
 
 
 def _logits(session: Any, image: Tensor) -> Tensor:

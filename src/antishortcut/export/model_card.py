@@ -202,10 +202,7 @@ def _cost(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None,
 def _int8(int8: Mapping[str, Any]) -> list[str]:
     """What the quantised copy costs, set by set."""
     head, rows = table_rows(int8)
-    cells = [
-        [row[0], *(_number(value, ".4f") for value in row[1:-2]), *(_number(v, ".3g") for v in row[-2:])]
-        for row in rows
-    ]
+    cells = [[name, *(_number(value, ".4g") for value in values)] for name, *values in rows]
     text = (
         f"`model.int8.onnx` takes the same images. It was quantised statically (weights per channel) and calibrated on "
         f"{plural(int8['calibration']['images'], 'training image')}. One image at a time, median of {int8['rounds']}, "
