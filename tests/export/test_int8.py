@@ -20,11 +20,13 @@ from antishortcut.types import ImageSet
 from tests.conftest import asd, invoke
 from tests.export.subjects import images, small
 
+FILES = {"float": "model.onnx", "int8": "model.int8.onnx"}
+
 
 @pytest.fixture(scope="module")
 def trained(session: Session) -> RunDir:
     """A student that has learned something, so that a broken copy of it scores lower."""
-    more = ("epochs=4", "data.options.count=512", "data.options.test_count=200", "student.name=cnn-4-16")
+    more = ("epochs=3", "data.options.count=1024", "data.options.test_count=200", "student.name=cnn-8-64")
     return RunDir(distill(small(*more), session, method="ce", seed=1, suite="int8").folder(session.runs))
 
 
@@ -55,9 +57,6 @@ def test_int8_is_close_to_float_and_compared_with_it(trained: RunDir, session: S
     card = (tmp_path / "o" / "README.md").read_text()
     assert f"| conflict, accuracy | {int8['sets']['conflict']['float']:.4g} |" in card
     assert "calibrated on 512 training images" in card
-
-
-FILES = {"float": "model.onnx", "int8": "model.int8.onnx"}
 
 
 def test_the_command_prints_the_comparison(dense: RunDir, tmp_path: Path) -> None:

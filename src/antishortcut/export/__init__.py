@@ -52,12 +52,15 @@ def export(
     `int8`: of onnx, also a quantised copy, compared on the data's test sets and on `more` image sets.
     """
     place = destination(folder, form, state, out, force, int8)
+    if int8 and sets is None:
+        raise UserError("--int8 is calibrated on training images, which are not here; name their place as --data-root")
     opened = open_run(folder, sets, state)
     with atomic_dir(place) as work:
         written = FORMATS[form](opened, work, embedding)
         checked = check(opened, embedding, written.run)
         record = {"format": form, **_record(opened, written, embedding), "check": checked}
-        record |= {"int8": add_int8(opened, work, more)} if int8 else {}
+        if int8 and sets is not None:
+            record["int8"] = add_int8(opened, work, sets, more)
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
         teacher = find_teacher(opened.folder, opened.run, runs)
         (work / CARD).write_text(model_card(opened, written, record, teacher), encoding="utf-8")
@@ -111,8 +114,8 @@ def destination(folder: RunDir, form: str, state: str, out: Path | None, force: 
     if place.suffix in SUFFIXES:
         raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
     place = place.resolve()
-    if place == Path.cwd() or place.is_file() or not _names(place) <= _export_files(place):
-        raise UserError(f"{place} is a file, the current folder or holds other things; name a new folder as --out")
+    if place == Path.cwd() or (place.exists() and not place.is_dir()) or not _names(place) <= _export_files(place):
+        raise UserError(f"{place} is no folder, the current one, or holds other things; name a new folder as --out")
     recover_dir(place)
     if _names(place) and not force:
         raise UserError(f"{place} exists; --force replaces it, --out names another folder")

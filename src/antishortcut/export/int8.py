@@ -17,13 +17,12 @@ from torch import Tensor
 
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
-from antishortcut.errors import UserError
 from antishortcut.evaluation import latency
 from antishortcut.export.formats import onnx_session, require
 from antishortcut.export.verify import OpenedRun, library_errors
 from antishortcut.hardware import processor
 from antishortcut.tasks import build_task
-from antishortcut.types import AnySet, Features, Task
+from antishortcut.types import AnySet, DataSplits, Features, Task
 
 MODELS = {"float": "model.onnx", "int8": "model.int8.onnx"}
 CALIBRATION, SEED, BATCH = 512, 0, 32  # training images, as many of every class as of any other; their draw; a batch
@@ -31,11 +30,10 @@ ERRORS = 2.0  # standard errors by which a loss must exceed the one on the first
 Run = Callable[[Tensor], Tensor]  # raw images → logits
 
 
-def add_int8(opened: OpenedRun, place: Path, more: Mapping[str, AnySet] | None = None) -> dict[str, Any]:
+def add_int8(
+    opened: OpenedRun, place: Path, sets: DataSplits, more: Mapping[str, AnySet] | None = None
+) -> dict[str, Any]:
     """Write model.int8.onnx beside model.onnx and compare the two on every test set of the data, and on `more` sets."""
-    sets = opened.sets
-    if sets is None:
-        raise UserError("--int8 is calibrated on training images, which are not here; name their place as --data-root")
     count = _quantize(opened, place, sets.train)
     runs = {form: partial(_logits, onnx_session(place / name, 1)) for form, name in MODELS.items()}
     side, task = sets.image_size, build_task(sets)
