@@ -129,7 +129,7 @@ def test_every_kind_of_network_comes_back(model: str, options: dict[str, Any], t
     torch.testing.assert_close(loaded(image), network.eval()(image).logits, atol=1e-5, rtol=0)
 
 
-def test_what_cannot_be_loaded_is_one_line(student: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_is_one_line(student: RunDir, tmp_path: Path) -> None:
     place = hub_folder(student, tmp_path / "h")
     with pytest.raises(UserError, match=r"neither a run folder \(run.json\) nor an export"):
         antishortcut.load(tmp_path)

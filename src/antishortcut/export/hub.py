@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from antishortcut.config.recipe import ModelSettings
 from antishortcut.errors import UserError, first_line
 from antishortcut.export.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.fileio import expanded
-from antishortcut.models import Network, build, reuse_classifier
+from antishortcut.models import Network, reuse_classifier
 from antishortcut.models.reused_classifier import ClassifierSettings
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, damaged, read_json
+from antishortcut.teachers.trajectory import build_model
 
 WEIGHTS = "model.safetensors"
 REMOTE = "hf://"  # before the owner and name of a model on the Hub
@@ -57,19 +57,19 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int]:
     path = place / RECORD
     record = read_json(path)
     try:
-        form, name, names = record["format"], str(record["model"]), record["names"] or ()
+        form, names = record["format"], tuple(map(str, record["names"] or ()))
         classes, side, classifier = int(record["classes"]), int(record["image_size"]), record["teachers_classifier"]
-        options = {**record["options"], "mean": record["mean"], "std": record["std"]}
+        options = {**record["options"], "mean": record["mean"], "std": record["std"]}  # as that timm had them
+        model = ModelSettings(name=record["model"], **options).without_weights()
         settings = None if classifier is None else ClassifierSettings.from_json(classifier)
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, first_line(error)) from None
+    except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
+        raise damaged(path, type(error).__name__) from None
     if not (place / WEIGHTS).exists():
         raise UserError(f"{place} holds the format {form}, which its own library reads; load() reads {LOADED}")
-    network = build(name, classes, image_size=side, **options)
+    network = build_model(model, classes, side)
     if settings is not None:
         network = reuse_classifier(network, classes, settings)
-    weights: dict[str, Tensor] = read_weights(place / WEIGHTS)
-    load_checked(bare(network), weights, place / WEIGHTS)
+    load_checked(bare(network), read_weights(place / WEIGHTS), place / WEIGHTS)
     return network, names, classes, side
 
 
