@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from antishortcut.api import evaluate as evaluate
     from antishortcut.api import export as export
     from antishortcut.config.recipe import Run as Run
+    from antishortcut.export.hub import load as load
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
     from antishortcut.methods.contrast import contrast_loss as contrast_loss
@@ -34,6 +35,7 @@ _PLACES = {
     "evaluate": "antishortcut.api",
     "export": "antishortcut.api",
     "kd_loss": "antishortcut.methods.kd",
+    "load": "antishortcut.export.hub",
     "load_state": "antishortcut.teachers.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "evaluate",
     "export",
     "kd_loss",
+    "load",
     "load_state",
     "shortcut_subspace",
     "__version__",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError
 from antishortcut.export import export, formats
 from antishortcut.export.verify import difference
-from antishortcut.run_dir import RunDir
+from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import Trajectory, build_model, cpu_tensors
 from antishortcut.training.pipeline import Session, teach
 from tests.export.subjects import TIMM, close, fresh, images, original, runtime, small, without_package
@@ -93,11 +93,19 @@ def test_safetensors_and_timm_load_into_the_bare_network(of_timm: RunDir, sessio
     close(loaded((image - mean) / std).detach(), expected)
 
 
-def test_without_its_data_classes_are_counted_from_the_weights(of_timm: RunDir, dense: RunDir, tmp_path: Path) -> None:
+def test_without_its_data_the_run_tells_the_classes(
+    of_timm: RunDir, dense: RunDir, session: Session, tmp_path: Path
+) -> None:
+    """Runs of before kept no names: their classes are counted from the weights."""
     for folder, classes in ((of_timm, 10), (dense, 11)):
         record = export(folder, "safetensors", None, out=tmp_path / folder.path.parent.name).record
-        assert (record["classes"], record["names"]) == (classes, None)
+        names = list(session.sets(folder.read()[0].data).classes)
+        assert (record["classes"], record["names"]) == (classes, names)
         assert record["check"]["images"] == "5 images of noise"
+        old = RunDir(Path(shutil.copytree(folder.path, tmp_path / "old" / folder.path.parent.name)))
+        write_json(old.path / "result.json", {key: value for key, value in old.result().items() if key != "classes"})
+        record = export(old, "safetensors", None).record
+        assert (record["classes"], record["names"]) == (classes, None)
 
 
 def test_saved_states_of_a_teacher_are_exported(session: Session) -> None:

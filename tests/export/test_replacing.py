@@ -40,11 +40,16 @@ def test_only_exports_are_replaced_and_only_with_force(
         export(student, FORM, None, out=place, force=True)
     assert names(place) == FILES | {"mine.txt"}
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="is a file"):
-        export(student, FORM, None, out=tmp_path / "file", force=True)
-    assert names(tmp_path) == {"s", "link", "file"}
+    os.mkfifo(tmp_path / "pipe")  # as a device, which root could replace
+    for name in ("file", "pipe"):
+        with pytest.raises(UserError, match="is no folder"):
+            export(student, FORM, None, out=tmp_path / name, force=True)
+    with pytest.raises(UserError, match=r"cannot write .*/pipe \(not a folder\)"), atomic_dir(tmp_path / "pipe"):
+        pass
+    assert names(tmp_path) == {"s", "link", "file", "pipe"}
+    assert (tmp_path / "pipe").is_fifo()
     monkeypatch.chdir(tmp_path / "s")
-    with pytest.raises(UserError, match="the current folder"):
+    with pytest.raises(UserError, match="is no folder, the current one"):
         export(student, FORM, None, out=Path())
 
 
@@ -125,7 +130,7 @@ def test_folders_that_look_like_leftovers_are_not_touched(student: RunDir, tmp_p
 def test_an_export_that_is_refused_recovers_nothing(student: RunDir, tmp_path: Path) -> None:
     (tmp_path / "s").write_text("mine")
     (tmp_path / ".s.antishortcut-new").mkdir()
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="is no folder"):
         export(student, FORM, None, out=tmp_path / "s")
     assert names(tmp_path) == {"s", ".s.antishortcut-new"}
 

@@ -6,6 +6,7 @@ Their arguments have the names of the commands' options. Bad input raises a User
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,9 @@ def export(
     *,
     out: str | Path | None = None,
     embedding: bool = False,
+    int8: bool = False,
+    also: Mapping[str, str | Path] | Sequence[str] = (),
+    push: str | None = None,
     state: str = "final",
     force: bool = True,
     runs: str | Path | None = None,
@@ -170,18 +174,28 @@ def export(
 ) -> Export:
     """Write the student alone, with its preprocessing and a model card, checked against the original.
 
-    Returns its folder as `.place` and export.json as `.record`. force: replace an earlier export.
+    Returns its folder as `.place` and export.json as `.record`. force: replace an earlier export. int8: of onnx, also
+    a quantised copy, compared with the float one on the test sets and on `also`, folders of class folders. push:
+    OWNER/NAME on the Hugging Face Hub, of a hub-folder.
     """
-    from antishortcut.export import destination
+    from antishortcut.export import check_push, destination, upload
     from antishortcut.export import export as write
 
     use_hardware("cpu", threads)
     source = find_run(run.path if isinstance(run, Student) else Path(run), Path(runs or "runs"))
     session = run.session if isinstance(run, Student) else open_session(Path("runs"), _path(data_root), False)
     settings, _ = source.read()
-    destination(source, to, state, _path(out), force)  # before its data are opened
-    choice: dict[str, Any] = {"state": state, "out": _path(out), "embedding": embedding, "force": force}
-    return write(source, to, own_sets(settings, session), **choice, runs=_path(runs))
+    destination(source, to, state, _path(out), force, int8)  # before its data are opened
+    own = class_folders(named_paths(also), "--also")
+    if own and not int8:
+        raise UserError("--also names folders for --int8 to be compared on; asd evaluate --on scores a student on them")
+    if push is not None:
+        check_push(push, to)
+    choice: dict[str, Any] = {"state": state, "out": _path(out), "embedding": embedding, "force": force, "int8": int8}
+    folders = eval_context(session, settings.data, Path(runs or "runs"), own).folders if own else {}
+    choice["more"] = {name: shift.images for name, shift in folders.items()}
+    result = write(source, to, own_sets(settings, session), **choice, runs=_path(runs))
+    return result if push is None else replace(result, url=upload(result.place, push))
 
 
 @one_line_warnings()

@@ -12,11 +12,11 @@ from antishortcut import api
 from antishortcut.api.scoring import flat_scores, score_run
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
-from antishortcut.errors import UserError, one_line
+from antishortcut.errors import UserError, one_line, plural
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 
-FORMATS = ("onnx", "safetensors", "torch", "timm")  # as in antishortcut.export, which would import torch
+FORMATS = ("onnx", "safetensors", "torch", "timm", "hub-folder")  # as in antishortcut.export, which would import torch
 ON = f"What to measure, comma-separated, may be repeated: {', '.join(MEASURED)} [default: clean]."
 
 
@@ -94,6 +94,9 @@ def export(
     to: Annotated[str, Option(help=f"{', '.join(FORMATS)}.", autocompletion=options.last_of(lambda: FORMATS))],
     out: Annotated[Path | None, Option(help="The folder to write [default: RUN/export/<to>].")] = None,
     embedding: Annotated[bool, Option("--embedding", help="Output the embedding too: onnx and torch.")] = False,
+    int8: Annotated[bool, Option("--int8", help="Of onnx: also model.int8.onnx, compared with the float one.")] = False,
+    also: Annotated[list[str] | None, Option(help="Compare int8 on a folder too: NAME=PATH, may be repeated.")] = None,
+    push: Annotated[str | None, Option(help="Upload the hub-folder to the Hugging Face Hub: OWNER/NAME.")] = None,
     state: Annotated[str, Option(help="Of a teacher: a state it kept, like 15%.")] = "final",
     force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
@@ -102,15 +105,18 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
+    from antishortcut.export.int8 import table_rows
     from antishortcut.export.model_card import megabytes
 
     choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
+    choice |= {"int8": int8, "also": also or (), "push": push}
     result = api.export(folder, to, data_root=data_root, threads=threads, **choice)
+    url = result.url
     run, _ = options.find_run(folder, runs or Path("runs")).read()
     record, teacher, check = result.record, result.teacher, result.record["check"]
     if as_json:
         sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
-        print_json({"out": str(result.place), **record, "teacher": sizes})
+        print_json({"out": str(result.place), **record, "teacher": sizes} | ({"url": url} if url else {}))
         return
     files = ", ".join(f"{name} {megabytes(size)}" for name, size in record["files"].items())
     rows = [(run.model.name, record["parameters"], files)]
@@ -118,4 +124,11 @@ def export(
         rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
     tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
+    if int8:
+        table("float and int8", *table_rows(record["int8"]))
+        tell(f"calibrated on {plural(record['int8']['calibration']['images'], 'training image')}")
+        if record["int8"]["warning"]:
+            tell(f"Note: {record['int8']['warning']}")
+    if url:
+        tell(f"{url} (a new repository is private; its settings on the Hub make it public)")
     tell(result.place)

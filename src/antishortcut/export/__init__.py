@@ -1,5 +1,6 @@
 """Export a finished run's network: written to a temporary folder, checked against the original, then renamed."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -7,17 +8,19 @@ from typing import Any
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.export.formats import FORMATS, WrittenModel, channels, output_names, require
+from antishortcut.export.hub import check_push, load, upload
+from antishortcut.export.int8 import add_int8
 from antishortcut.export.model_card import Teacher, find_teacher, model_card
-from antishortcut.export.verify import OpenedRun, check, open_run
+from antishortcut.export.verify import RECORD, OpenedRun, check, open_run
 from antishortcut.fileio import atomic_dir, expanded, recover_dir, refuse_links
 from antishortcut.models import feature_shapes
 from antishortcut.models.reused_classifier import reused
 from antishortcut.run_dir import RunDir, read_json, write_json
-from antishortcut.types import DataSplits
+from antishortcut.types import AnySet, DataSplits
 
-__all__ = ["FORMATS", "Export", "destination", "export"]
+__all__ = ["FORMATS", "Export", "check_push", "destination", "export", "load", "upload"]
 
-RECORD, CARD = "export.json", "README.md"
+CARD = "README.md"
 SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".safetensors", ".json", ".md")
 
 
@@ -28,6 +31,7 @@ class Export:
     place: Path
     record: dict[str, Any]  # the content of export.json
     teacher: Teacher | None
+    url: str | None = None  # of the repository that it was pushed to
 
 
 def export(
@@ -40,17 +44,24 @@ def export(
     embedding: bool = False,
     force: bool = False,
     runs: Path | None = None,
+    int8: bool = False,
+    more: Mapping[str, AnySet] | None = None,
 ) -> Export:
     """Write a finished run's network into a folder of its own, with a record and a model card; whole or not at all.
 
-    `sets`: the run's data. Without them (None) it is checked on noise, and classes have no names.
+    `sets`: the run's data. Without them (None) it is checked on noise.
+    `int8`: of onnx, also a quantised copy, compared on the data's test sets and on `more` image sets.
     """
-    place = destination(folder, form, state, out, force)
+    place = destination(folder, form, state, out, force, int8)
+    if int8 and sets is None:
+        raise UserError("--int8 is calibrated on training images, which are not here; name their place as --data-root")
     opened = open_run(folder, sets, state)
     with atomic_dir(place) as work:
         written = FORMATS[form](opened, work, embedding)
         checked = check(opened, embedding, written.run)
         record = {"format": form, **_record(opened, written, embedding), "check": checked}
+        if int8 and sets is not None:
+            record["int8"] = add_int8(opened, work, sets, more)
         record["files"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
         teacher = find_teacher(opened.folder, opened.run, runs)
         (work / CARD).write_text(model_card(opened, written, record, teacher), encoding="utf-8")
@@ -88,10 +99,12 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
     }
 
 
-def destination(folder: RunDir, form: str, state: str, out: Path | None, force: bool) -> Path:
+def destination(folder: RunDir, form: str, state: str, out: Path | None, force: bool, int8: bool = False) -> Path:
     """Where an export goes, checked before anything is opened. Only an earlier export is ever replaced."""
     if form not in FORMATS:
         raise UserError(f"--to {form!r}{suggest(form, FORMATS)}")
+    if int8 and form != "onnx":
+        raise UserError(f"--int8 is for --to onnx, not {form}")
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to resume it")
     require(form)
@@ -102,9 +115,8 @@ def destination(folder: RunDir, form: str, state: str, out: Path | None, force: 
     if place.suffix in SUFFIXES:
         raise UserError(f"--out {place}: name a folder, {place.with_suffix('')}; model, record and card go there")
     place = place.resolve()
-    is_other = place.exists() and not place.is_dir()  # a file, a pipe, a device
-    if place == Path.cwd() or is_other or not _names(place) <= _export_files(place):
-        raise UserError(f"{place} is a file, the current folder or holds other things; name a new folder as --out")
+    if place == Path.cwd() or (place.exists() and not place.is_dir()) or not _names(place) <= _export_files(place):
+        raise UserError(f"{place} is no folder, the current one, or holds other things; name a new folder as --out")
     recover_dir(place)
     if _names(place) and not force:
         raise UserError(f"{place} exists; --force replaces it, --out names another folder")

@@ -1,4 +1,4 @@
-"""The formats: ONNX, torch.export, safetensors, a folder that timm loads. Each comes with lines of code that use it."""
+"""The formats: ONNX, torch.export, safetensors, folders for timm and the Hub. Each comes with lines that use it."""
 # B batch, H × W pixels
 
 import copy
@@ -7,18 +7,19 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.errors import UserError
 from antishortcut.export.verify import SMALLEST, Exported, ExportModule, OpenedRun, as_tuple, library_errors
-from antishortcut.models import FeatureExtractor, build, load_weights, reuse_classifier
+from antishortcut.models import build, load_weights, reuse_classifier
 from antishortcut.models.reused_classifier import reused
+from antishortcut.run_dir import write_json
 from antishortcut.teachers.trajectory import cpu_tensors
 
 EXTRA = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # modules of antishortcut[export], by format
@@ -39,17 +40,16 @@ class WrittenModel:
 
 def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     """model.onnx, any batch size; of segmentation any image size."""
-    onnxruntime = require("onnx")["onnxruntime"]
     names = output_names(embedding)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
     settings = {"dynamo": True, "input_names": ["image"], "output_names": names, "verbose": False}
     program = _traced(opened, embedding, torch.onnx.export, **settings)
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # paths of source files on this machine
+    if opened.names:
+        program.model.metadata_props["classes"] = json.dumps(opened.names)
     with library_errors(f"ONNX Runtime does not load {opened.run.model.name}", INSTEAD):
         program.save(place / "model.onnx")
-        session = onnxruntime.InferenceSession(place / "model.onnx", options, providers=["CPUExecutionProvider"])
+        session = onnx_session(place / "model.onnx", torch.get_num_threads())
     return WrittenModel(
         run=lambda image: [torch.from_numpy(output) for output in session.run(names, {"image": image.numpy()})],
         load=("import numpy as np, onnxruntime", 'student = onnxruntime.InferenceSession("model.onnx")'),
@@ -60,6 +60,14 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
         ),
         library="onnx",
     )
+
+
+def onnx_session(path: Path, threads: int) -> Any:
+    """ONNX Runtime on the CPU."""
+    onnxruntime = require("onnx")["onnxruntime"]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def to_torch(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
@@ -91,7 +99,7 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
     if embedding:
         raise UserError("--embedding is for onnx and torch; with safetensors, the loaded network gives both")
     with library_errors(f"safetensors does not save {opened.run.model.name}", "nothing was written"):
-        data = save(cpu_tensors(_bare(opened)), metadata={"format": "pt"})
+        data = save(cpu_tensors(opened.bare), metadata={"format": "pt"})
     (place / "model.safetensors").write_bytes(data)  # the library's own writer hides errors of the disk
     model, classifier = opened.run.model, reused(opened.network)
     network = build(model.name, opened.classes, image_size=opened.side, **model.build_options)
@@ -133,22 +141,15 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     import timm
     from timm.models import save_for_hf
 
-    module = copy.deepcopy(_bare(opened)).to(memory_format=torch.contiguous_format)  # as safetensors wants them
+    module = copy.deepcopy(opened.bare).to(memory_format=torch.contiguous_format)  # as safetensors wants them
     known = getattr(module, "pretrained_cfg", {})
     side = network.size or opened.side
-    config = {key: known[key] for key in ("first_conv", "classifier") if known.get(key) is not None} | {
-        "num_classes": opened.classes,
-        "input_size": [3, side, side],
-        "fixed_input_size": bool(known.get("fixed_input_size")),  # then timm builds it for that size
-        "interpolation": "bilinear",
-        "crop_pct": round(1 / opened.margin, 3),
-        "crop_mode": "center",
-        "mean": channels(network.mean),
-        "std": channels(network.std),
-    }
-    labels = {"label_names": list(opened.names)} if opened.names else {}
+    config = {key: known[key] for key in ("first_conv", "classifier") if known.get(key) is not None}
+    config |= _pretrained_cfg(opened) | {"fixed_input_size": bool(known.get("fixed_input_size"))}  # built for that size
     with library_errors(f"timm does not load what it saved of {name}", INSTEAD):
-        save_for_hf(module, str(place), model_config=labels | {"pretrained_cfg": config}, safe_serialization=True)
+        save_for_hf(
+            module, str(place), model_config=_labels(opened) | {"pretrained_cfg": config}, safe_serialization=True
+        )
         (place / "model.safetensors").chmod((place / "config.json").stat().st_mode)  # the library makes it private
         loaded = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
     return WrittenModel(
@@ -164,8 +165,54 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     )
 
 
+def to_hub(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
+    """config.json and model.safetensors as the Hugging Face Hub has them, for timm if the network is its, or `load`."""
+    if embedding:
+        raise UserError("--embedding is for onnx and torch; of a hub folder, load(...).network gives both")
+    name = opened.run.model.name
+    if name.startswith("timm:") and reused(opened.network) is None:
+        return to_timm(opened, place, embedding)
+    written = to_safetensors(opened, place, embedding)
+    config = {"architecture": name, "num_classes": opened.classes, "pretrained_cfg": _pretrained_cfg(opened)}
+    write_json(place / "config.json", config | _labels(opened))
+    return replace(
+        written,
+        load=("import antishortcut, torch", 'student = antishortcut.load(".")'),
+        use=(
+            f"image = torch.rand(1, 3, {opened.side}, {opened.side})  # yours: RGB in [0, 1]",
+            "logits = student(image)",
+            "print(logits.argmax(1))" if opened.maps else "print(student.classes[logits[0].argmax()])",
+        ),
+        preprocessing="inside what antishortcut.load gives; weights loaded otherwise want mean and std applied first",
+    )
+
+
+def _pretrained_cfg(opened: OpenedRun) -> dict[str, Any]:
+    """The preprocessing, as timm writes it down."""
+    side = opened.network.size or opened.side
+    return {
+        "num_classes": opened.classes,
+        "input_size": [3, side, side],
+        "interpolation": "bilinear",
+        "crop_pct": round(1 / opened.margin, 3),
+        "crop_mode": "center",
+        "mean": channels(opened.network.mean),
+        "std": channels(opened.network.std),
+    }
+
+
+def _labels(opened: OpenedRun) -> dict[str, list[str]]:
+    return {"label_names": list(opened.names)} if opened.names else {}
+
+
 Writer = Callable[[OpenedRun, Path, bool], WrittenModel]
-FORMATS: dict[str, Writer] = {"onnx": to_onnx, "safetensors": to_safetensors, "torch": to_torch, "timm": to_timm}
+FORMATS: dict[str, Writer] = {
+    "onnx": to_onnx,
+    "safetensors": to_safetensors,
+    "torch": to_torch,
+    "timm": to_timm,
+    "hub-folder": to_hub,
+}
 
 
 def require(form: str) -> dict[str, Any]:
@@ -198,9 +245,3 @@ def _traced(opened: OpenedRun, embedding: bool, trace: Callable[..., Any], **set
         torch.no_grad(),
     ):
         return trace(module, example, dynamic_shapes={"image": sizes}, **settings)
-
-
-def _bare(opened: OpenedRun) -> nn.Module:
-    """The network without our wrapper."""
-    body = opened.network.body
-    return body.module if isinstance(body, FeatureExtractor) else body

@@ -10,9 +10,10 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from antishortcut.config.recipe import Run
-from antishortcut.errors import UserError, one_line
+from antishortcut.errors import UserError, one_line, plural
 from antishortcut.evaluation import EVALUATIONS, FOLDER
 from antishortcut.export.formats import WrittenModel
+from antishortcut.export.int8 import table_rows
 from antishortcut.export.verify import OpenedRun, short_name
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
@@ -70,8 +71,10 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
         "The scores hold for images like those of the sets they name, and for this run: another seed gives others.",
         f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels.",
     ]
+    if opened.sets is None:
+        limits.append("Its data were not available at export: it was checked on noise.")
     if not opened.names:
-        limits.append("Its data were not available at export: it was checked on noise, and its classes have no names.")
+        limits.append("The names of its classes are not known.")
     sections = {
         "Scores": [
             *_table(HEAD, [(*row[:2], f"{row[2]:.4f}", _number(row[3], ","), row[4]) for row in rows]),
@@ -79,6 +82,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
             f"Not measured: {missing}. Measure them with `asd evaluate --on`." if missing else "All were measured.",
         ],
         "Size and latency": _cost(opened, record, teacher, scores.get(COST, {})),
+        **({"int8": _int8(record["int8"])} if "int8" in record else {}),
         "How to use": [
             "```python", *written.load, *written.use, "```", "", f"Preprocessing is {record['preprocessing']}."
         ],
@@ -194,6 +198,18 @@ def _cost(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None,
     if _is_number(values.get("ms")):
         text = f"One image at a time, median of {score['count']}, PyTorch on {plain(score['machine'])}."
     return [*_table(("", "parameters", "weights", "one image"), cells), "", text]
+
+
+def _int8(int8: Mapping[str, Any]) -> list[str]:
+    """What the quantised copy costs, set by set."""
+    head, rows = table_rows(int8)
+    cells = [[name, *(_number(value, ".4g") for value in values)] for name, *values in rows]
+    text = (
+        f"`model.int8.onnx` takes the same images. It was quantised statically (weights per channel) and calibrated on "
+        f"{plural(int8['calibration']['images'], 'training image')}. One image at a time, median of {int8['rounds']}, "
+        f"{plain(int8['machine'])}."
+    )
+    return [*_table(head, cells), "", text, *(["", plain(int8["warning"])] if int8["warning"] else [])]
 
 
 def plain(text: str) -> str:

@@ -16,12 +16,13 @@ from antishortcut.data.datasets import DATASETS, IN_MEMORY
 from antishortcut.data.loader import MARGIN
 from antishortcut.data.splits import take
 from antishortcut.errors import UserError, first_line, plural
-from antishortcut.models import Network, feature_shapes
+from antishortcut.models import FeatureExtractor, Network, feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.types import DataSplits, ImageSet
 
+RECORD = "export.json"
 TOLERANCE = 1e-4  # of the largest value: float32 sums in another order differ by some 1e-6
 BATCHES = (1, 2, 5)  # batch sizes to check; tracing uses 2
 COUNT = max(BATCHES)
@@ -53,12 +54,18 @@ class OpenedRun:
     state: str  # "final", or a saved state of a teacher
     network: Network  # in evaluation mode
     classes: int
-    names: tuple[str, ...]  # of the classes; () if the data are not available
+    names: tuple[str, ...]  # of the classes; () if neither the run nor its data tell them
     side: int  # of the square images it was trained on
     maps: bool  # segmentation: outputs are maps, and images may have any size
     margin: float  # how much larger than `side` an image file is made before the centre crop
     images: Tensor  # (COUNT, 3, H, W) in [0, 1]
     source: str  # of the images
+    sets: DataSplits | None = None  # the run's data, if they are available
+
+    @property
+    def bare(self) -> nn.Module:
+        """The network without our wrapper."""
+        return bare(self.network)
 
     def batches(self) -> list[Tensor]:
         """Batches to check with; of scenes the last one has an odd size."""
@@ -84,15 +91,22 @@ def open_run(folder: RunDir, sets: DataSplits | None, state: str = "final") -> O
         raise UserError(f"{folder.path} is a student, which has its final state only; --state is for teachers")
     known = DATASETS[run.data.name].size if run.data.name in DATASETS else None
     side = sets.image_size if sets else run.data.image_size or (known.side if known else DEFAULT_SIDE)
-    classes = len(sets.classes) if sets else _count_classes(folder, weights, side)
+    names = sets.classes if sets else tuple(map(str, folder.result().get("classes") or ()))
+    classes = len(names) or _count_classes(folder, weights, side)
     network = build_saved(folder, classes, side)
     load_checked(network, weights, path)
     network.requires_grad_(False).eval()
     maps = feature_shapes(network, side).maps
     in_memory = isinstance(next(iter(sets.tests.values())), ImageSet) if sets else side <= IN_MEMORY
     images, source = _test_images(sets, maps) if sets else _noise(side, maps)
-    names, margin = sets.classes if sets else (), 1.0 if in_memory else MARGIN
-    return OpenedRun(folder, run, state, network, classes, names, side, maps, margin, images, source)
+    margin = 1.0 if in_memory else MARGIN
+    return OpenedRun(folder, run, state, network, classes, names, side, maps, margin, images, source, sets)
+
+
+def bare(network: Network) -> nn.Module:
+    """A network without our wrapper: its weights have the names that its own library gives them."""
+    body = network.body
+    return body.module if isinstance(body, FeatureExtractor) else body
 
 
 def _count_classes(folder: RunDir, weights: dict[str, Tensor], side: int) -> int:

@@ -433,7 +433,7 @@ class Trainer:
             result = {"set": self.eval_split, "primary_metric": self.task.primary_metric} | self.scores
             size = sum(parameter.numel() for parameter in self.student.parameters())
             cost = {"steps": self.total_steps, "parameters": size, "seconds": round(self._elapsed(), 3)}
-            self.run_dir.finish(result | cost)
+            self.run_dir.finish(result | cost | {"classes": list(self.data.classes)})
         self.checkpoints.clear()
 
     @property
