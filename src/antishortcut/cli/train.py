@@ -25,6 +25,7 @@ from antishortcut.config.recipe import (
     setting,
     with_settings,
 )
+from antishortcut.config.schema import PUBLISHED
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
@@ -50,6 +51,7 @@ LEGEND_INSIDE = """cos final, cos early: cosine of the student's embedding to th
 projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
+NO_LABELS = "--data are images without labels, in any layout; further ones: --set data.unlabelled=FOLDER."
 VIA = "A network between teacher and student (TAKD), repeated."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
@@ -174,9 +176,10 @@ def rewind(
 def distill(
     recipe: Annotated[str | None, Argument(help=options.RECIPE, autocompletion=options.recipes)] = None,
     data: Annotated[str | None, Option(help="Without a recipe: your images.", autocompletion=options.data)] = None,
+    unlabelled: Annotated[bool, Option("--unlabelled", help=NO_LABELS)] = False,
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
-    final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
+    final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states; or pretrained.")] = None,
     early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
@@ -211,13 +214,13 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = _pair_request(**pair)
+        request = _pair_request(**pair, unlabelled=unlabelled)
         suite = _folder_name(suite or request.name)
         lasting = [text for text in overrides if not text.startswith("methods.")]
         recipe = str(_plan(request, session, suite, lasting, method, not dry_run, as_json))
         if dry_run:
             return
-    elif dry_run or any(value is not None for value in pair.values()):
+    elif dry_run or unlabelled or any(value is not None for value in pair.values()):
         raise UserError("--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set")
     settings = load_recipe(recipe, overrides)
     suite = _folder_name(suite or _suite_of(Path(recipe), runs))
@@ -252,11 +255,13 @@ def _dialled(
     """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
     from antishortcut.training.pipeline import distill as distill_recipe
+    from antishortcut.types import lacks_labels
 
-    requested = budget is not None or frontier
-    if method not in DIALS or chained:
+    requested, bare = budget is not None or frontier, lacks_labels(session.sets(recipe.data).train)
+    if method not in DIALS or chained or bare:
         if requested:
             why = "leave --via and --generations out" if chained else f"{method} has no dial"
+            why = "some images have no labels, which its pilots need" if bare else why
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
         return recipe
     levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
@@ -314,8 +319,10 @@ def _folder_name(name: Any) -> Any:
 # --- asd distill without a recipe: plan one for your data and two networks ---
 
 
-def _pair_request(data: str | None, teacher: str | None, student: str | None, **more: Any) -> PairRequest:
-    from antishortcut.training.auto_recipe import PairRequest, data_name
+def _pair_request(
+    data: str | None, teacher: str | None, student: str | None, unlabelled: bool, **more: Any
+) -> PairRequest:
+    from antishortcut.training.auto_recipe import PairRequest, data_name, unlabelled_request
 
     if data is None or teacher is None or student is None:
         raise UserError(
@@ -325,6 +332,8 @@ def _pair_request(data: str | None, teacher: str | None, student: str | None, **
     early, final = more["early"], more["final"]
     if early is not None and final is None and early != "rewind" and not early.endswith("%"):
         raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
+    if unlabelled:
+        return unlabelled_request(PairRequest(data, teacher, student, **more))
     return PairRequest(data_name(data), teacher, student, **more)
 
 
@@ -389,7 +398,8 @@ def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
         return
     if teacher.final is not None:
         early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
-        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
+        early = "" if teacher.final == PUBLISHED else f", and {early} its early state"
+        yield f"take {teacher.name} as it was trained: {teacher.final}{early}"
     else:
         length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
         verb = "fine-tune" if teacher.pretrained else "train"
