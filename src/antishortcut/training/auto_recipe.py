@@ -144,8 +144,7 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     ]
     warmup = round(METHOD_WARMUP * length, 2)
     lines.append(RecipeLine("methods.asd.warmup", warmup, f"{unit} in which its losses rise: the paper's share"))
-    also = ("contrast+tc", "contrast+hint", *(("features",) if alone else ()))
-    lines += [RecipeLine(f"methods.{method}.warmup", warmup) for method in also]
+    lines += [RecipeLine(f"methods.{method}.warmup", warmup) for method in ("contrast+tc", "contrast+hint")]
     why = f"{unit} of its initial phase: 30 of 240"
     lines += [RecipeLine(f"methods.{name}.init", round(METHOD_INIT * length, 2), why) for name in INITIAL]
     lines = with_overrides(lines, overrides)
