@@ -140,7 +140,7 @@ class TeacherAgreement(Classification):
 
 
 class EmbeddingAgreement(TeacherAgreement):
-    """No classes either: a student is scored by the cosine of its embedding, in the teacher's space, to the teacher's."""
+    """No classes either: scored by the cosine of the student's embedding, in the teacher's space, to the teacher's."""
 
     primary_metric = "cosine"
 

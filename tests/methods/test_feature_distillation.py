@@ -72,9 +72,7 @@ def test_terms_agree_with_the_loop_also_with_a_queue(seed: int) -> None:
 
 
 def test_a_projector_only_where_widths_differ() -> None:
-    equal, wider = (
-        build_method("features", Sizes(0, 100, Shape(5), {"final": Shape(width)}), {}) for width in (5, 9)
-    )
+    equal, wider = (build_method("features", Sizes(0, 100, Shape(5), {"final": Shape(width)}), {}) for width in (5, 9))
     assert not list(equal.parameters())
     assert isinstance(wider, FeatureDistillation)
     assert wider.project(torch.rand(3, 5)).shape == (3, 9)

@@ -52,6 +52,7 @@ projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
 NO_LABELS = "--data are images without labels, in any layout; further ones: --set data.unlabelled=FOLDER."
+FINAL = "Weights of a trained teacher, a folder of its states, or pretrained: those it comes with."
 VIA = "A network between teacher and student (TAKD), repeated."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
@@ -179,7 +180,7 @@ def distill(
     unlabelled: Annotated[bool, Option("--unlabelled", help=NO_LABELS)] = False,
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
-    final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states; or pretrained.")] = None,
+    final: Annotated[str | None, Option(help=FINAL)] = None,
     early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
@@ -443,7 +444,11 @@ def _estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: i
 
 def _score(run: Run, session: Session, device: str) -> None:
     """Score the student for the report; what cannot be measured is left out with a line."""
+    from antishortcut.types import lacks_labels
+
     names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    if lacks_labels(next(iter(session.sets(run.data).tests.values()))):
+        names = ("clean", *(("mechanism",) if "early" in run.roles else ()), "cost")
     for name in names if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, options.use_hardware(device, 0))

@@ -107,9 +107,7 @@ def import_teacher(
         final = _network(teacher, data)
         _load(final, states[-1])
     for state in states:
-        if state.sha256 is not None and state.file is not None:
-            if not state.file.is_file() or sha256(state.file) != state.sha256:
-                raise UserError(f"{state.file} is missing or damaged: not the file that was saved; restore it")
+        _check_sum(state)
         _load(network, state)
         scores = _scores(network, final, data, fabric)
         total = None if state.fraction is None else states[-1].step
@@ -137,6 +135,13 @@ def _network(teacher: TeacherSettings, data: DataSplits) -> Network:
     published = teacher.final == PUBLISHED
     model = teacher.without_weights().model_copy(update={"pretrained": published and not is_own(teacher.name)})
     return build_model(model, len(data.classes), data.image_size)
+
+
+def _check_sum(state: ImportedState) -> None:
+    if state.file is None or state.sha256 is None:
+        return
+    if not state.file.is_file() or sha256(state.file) != state.sha256:
+        raise UserError(f"{state.file} is missing or damaged: not the file that was saved; restore it")
 
 
 def _load(network: Network, state: ImportedState) -> None:

@@ -155,7 +155,7 @@ def _with_classes(lines: list[RecipeLine], request: PairRequest, image_size: int
     """Images without labels have the classes of their teacher, or none if it only embeds."""
     teacher = recipe_from(to_toml(lines, ""), Path(request.name)).teacher
     if teacher.final is None:
-        raise UserError(f"{request.data} has no labels, so a teacher cannot be trained on it; name its weights: --final")
+        raise UserError(f"{request.data} has no labels to train a teacher with; name its weights: --final FILE")
     count = teacher_classes(teacher, image_size)
     why = "the teacher's" if count else "the teacher only embeds: --method features, a student without a classifier"
     at = max(number for number, line in enumerate(lines, start=1) if line.key.startswith("data."))

@@ -45,7 +45,7 @@ def check_unlabelled(
     if not data.classes:
         if _reads_logits(method, sizes) or not isinstance(method, Projects):
             none = f"{data.name} has no classes (data.options.classes is 0)"
-            raise UserError(f"{none}, so a student learns embeddings, which {name!r} alone does not teach; use features")
+            raise UserError(f"{none}, so a student learns embeddings, which {name!r} does not teach; use features")
     elif not isinstance(method, ReusesClassifier) and not _reads_logits(method, sizes):
         advice = "use kd, contrast or asd, or leave the classifier out: --method features --set data.options.classes=0"
         raise UserError(f"without labels nothing would train the student's classifier: {name!r} does not; {advice}")
@@ -80,5 +80,3 @@ def _features(shape: Shape, classes: int, grad: bool = False) -> Features:
     stages = tuple(drawn(*stage) for stage in shape.stages)
     last = drawn(shape.embedding, *shape.side) if shape.side != (1, 1) else None
     return Features(drawn(classes or CLASSES), drawn(shape.embedding), stages, last=last, preact=stages)
-
-
