@@ -448,7 +448,7 @@ def _score(run: Run, session: Session, device: str) -> None:
 
     names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
     if lacks_labels(next(iter(session.sets(run.data).tests.values()))):
-        names = ("clean", *(("mechanism",) if "early" in run.roles else ()), "cost")
+        names = ("clean", "cost")
     for name in names if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, options.use_hardware(device, 0))

@@ -9,7 +9,7 @@ import torch
 from antishortcut.data.image_io import decode
 from antishortcut.data.readers import FOREIGN, SUFFIXES, RawDataset, Request, images_below
 from antishortcut.data.segmentation import names_in
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, plural
 from antishortcut.fileio import near_folder
 from antishortcut.types import UNLABELLED, AnySet, FileSet, ImageSet
 
@@ -22,6 +22,8 @@ def open_unlabelled(request: Request) -> RawDataset:
     classes.txt or classes.json in the folder names them.
     """
     count, images = request.options["classes"], list_unlabelled(request.path)
+    if len(images) < 3:
+        raise UserError(f"{request.path} has {plural(len(images), 'image')}; to train and to score needs at least three")
     if count != int(count) or not 0 <= count <= MOST:
         raise UserError(f"data.options.classes is a whole number from 0 to {MOST:,}, not {count:,g}")
     classes = names_in(request.path) if count else ()

@@ -134,7 +134,6 @@ EVALUATIONS = {
             shift_largest="largest logit shift",
             shift_bound="its bound",
         ),
-        labels=False,
     ),
     "probe": Evaluation(
         "what a frozen embedding shows: accuracy of 20 nearest neighbours and of a linear probe on a labelled folder",
