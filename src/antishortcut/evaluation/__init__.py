@@ -135,9 +135,9 @@ EVALUATIONS = {
             shift_bound="its bound",
         ),
     ),
-    "probe": Evaluation(
+    "embedding": Evaluation(
         "what a frozen embedding shows: accuracy of 20 nearest neighbours and of a linear probe on a labelled folder",
-        "probe.probe",
+        "embedding_scores.embedding",
         _metrics(
             True,
             knn="nearest neighbours",

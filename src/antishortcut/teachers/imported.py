@@ -15,7 +15,7 @@ from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded, sha256
 from antishortcut.models import Network, load_weights
-from antishortcut.models.external import is_own, published_classes
+from antishortcut.models.external import find_source, is_own, published_classes
 from antishortcut.models.weights import count_classes
 from antishortcut.run_dir import RunDir, read_json
 from antishortcut.tasks import build_task
@@ -41,6 +41,8 @@ def imported_states(teacher: TeacherSettings) -> list[ImportedState]:
     if teacher.final == PUBLISHED:
         if teacher.early_file:
             raise UserError(f"teacher.early is {teacher.early}, so teacher.final must be a file too, not {PUBLISHED}")
+        if find_source(teacher.name) is None:
+            raise UserError(f"nobody publishes weights for {teacher.name}; train it, or name a file as teacher.final")
         return [ImportedState(["final"], 2, None)]
     path = expanded(teacher.final)
     if not os.path.isdir(path):  # False, not an error, for a name that is too long
@@ -83,10 +85,9 @@ def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
 
 def teacher_classes(teacher: TeacherSettings, image_size: int) -> int:
     """How many classes a teacher trained elsewhere knows; 0 if it only embeds, or is your own and does not tell."""
-    if teacher.final == PUBLISHED:
-        return published_classes(teacher.name)
     file = imported_states(teacher)[-1].file
-    assert file is not None
+    if file is None:
+        return published_classes(teacher.name)
     try:
         network = build_model(teacher.without_weights(), 2, image_size)
     except UserError:
@@ -118,7 +119,7 @@ def import_teacher(
         raise UserError(_same_weights(states))
     if values[0] > values[-1]:
         yield f"The early state has the better {metric}: are {states[0].file} and {states[-1].file} swapped?"
-    chance = 1 / len(data.classes)
+    chance = 1 / max(len(data.classes), 1)
     if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "

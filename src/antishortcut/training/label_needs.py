@@ -64,11 +64,9 @@ def _reads_logits(method: torch.nn.Module, sizes: Sizes) -> bool:
         strong = torch.arange(ROWS) >= ROWS // 2 if isinstance(method, StrongView) else None
         batch = Batch(torch.rand(ROWS, 3, 8, 8), torch.zeros(ROWS, dtype=torch.int64), index, strong=strong)
         terms = cast(Method, method.eval()).terms(seen, teachers, batch, PAST_PHASES)
-        losses = [value for value in terms.values() if value.requires_grad]
-        return any(
-            torch.autograd.grad(value, student.logits, allow_unused=True, retain_graph=True)[0] is not None
-            for value in losses
-        )
+        total = sum((value for value in terms.values() if value.requires_grad), 0.0 * student.logits.sum())
+        (gradient,) = torch.autograd.grad(total, student.logits)
+        return bool(gradient.any())
 
 
 def _features(shape: Shape, classes: int, grad: bool = False) -> Features:

@@ -22,24 +22,24 @@ ROWS = 1024  # images compared with all training images at once
 PENALTY, ITERATIONS = 1e-3, 200  # of the probe: half the squared length of its weights, steps of L-BFGS
 
 
-def probe(context: EvalContext) -> Iterator[Score]:
-    """Of the folder of --at probe=FOLDER, or else of the data itself where it has labels."""
-    folder, sets = context.folder("probe"), context.sets
+def embedding(context: EvalContext) -> Iterator[Score]:
+    """Of the folder of --at embedding=FOLDER, or else of the data itself where it has labels."""
+    folder, sets = context.folder("embedding"), context.sets
     if folder is not None:
         sets = open_sets(f"folder:{folder}", context.root, image_size=sets.image_size)
     elif lacks_labels(sets.train):
-        raise UserError(f"probe needs labelled images, and {sets.name} has none; add --at probe=FOLDER")
-    wants_labels("probe", sets.train, of="image")
+        raise UserError(f"embedding needs labelled images, and {sets.name} has none; add --at embedding=FOLDER")
+    wants_labels("embedding", sets.train, of="image")
     if len(sets.classes) < 2:
-        raise UserError(f"probe needs at least two classes; {sets.name} has {len(sets.classes)}")
+        raise UserError(f"embedding needs at least two classes; {sets.name} has {len(sets.classes)}")
     mark = f"{context.fingerprint(sets.fingerprint)}-v{VERSION}"
-    yield Score("probe", mark, partial(_probe, sets), hashed=sets.hashed)
+    yield Score("embedding", mark, partial(_embedding, sets), hashed=sets.hashed)
 
 
-def _probe(sets: DataSplits, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+def _embedding(sets: DataSplits, evaluated: EvaluatedRun) -> Mapping[str, Any]:
     values = _values(sets, evaluated, evaluated.network)
     if evaluated.run.teacher is not None and evaluated.run.roles:
-        teacher = evaluated.teachers("probe").network("final")
+        teacher = evaluated.teachers("embedding").network("final")
         values |= {f"teacher_{name}": value for name, value in _values(sets, evaluated, teacher).items()}
     name, images = next(iter(sets.tests.items()))
     facts = {"neighbours": NEIGHBOURS, "temperature": TEMPERATURE, "penalty": PENALTY, "trained_on": len(sets.train)}
