@@ -106,7 +106,7 @@ def test_mistakes(tmp_path: Path) -> None:
     refused("has no labels itself", f"unlabelled:{loose}", None, unlabelled=str(loose))
     refused("planted in images with labels", f"shortcut:unlabelled:{loose}", None, options={"classes": 3})
     picture(tmp_path / "one" / "a.png")
-    refused("has 1 image; to train", f"unlabelled:{tmp_path / 'one'}", None)
+    refused("has 1 image; at least three", f"unlabelled:{tmp_path / 'one'}", None)
 
 
 def test_splits_and_limits_of_a_mixed_set_take_the_unlabelled_for_a_class() -> None:

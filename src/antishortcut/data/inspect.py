@@ -394,8 +394,8 @@ def contact_sheet(
             row = [picture, Image.fromarray(paint[label]), *views[at]]
             present |= set(np.unique(label).tolist())
         else:
-            label = int(chosen.label[at])
-            picture, name = picture_at(chosen, at), "no label" if label == UNLABELLED else finding.classes[label]
+            number = int(chosen.label[at])
+            picture, name = picture_at(chosen, at), "no label" if number == UNLABELLED else finding.classes[number]
             row = [picture, *views[at]]
         rows.append((f"{name}, {picture.width} x {picture.height}", row))
     mask = ["its mask"] if finding.dense else []

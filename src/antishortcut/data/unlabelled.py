@@ -23,9 +23,7 @@ def open_unlabelled(request: Request) -> RawDataset:
     """
     count, images = request.options["classes"], list_unlabelled(request.path)
     if len(images) < 3:
-        raise UserError(
-            f"{request.path} has {plural(len(images), 'image')}; to train and to score needs at least three"
-        )
+        raise UserError(f"{request.path} has {plural(len(images), 'image')}; at least three are needed")
     if count != int(count) or not 0 <= count <= MOST:
         raise UserError(f"data.options.classes is a whole number from 0 to {MOST:,}, not {count:,g}")
     classes = names_in(request.path) if count else ()

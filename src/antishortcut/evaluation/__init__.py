@@ -169,13 +169,11 @@ def evaluate(
     Scores of an earlier state of a teacher are named <set>@<state>. If some evaluations fail, the rest still run.
     """
     from antishortcut.evaluation.context import EvaluatedRun
-    from antishortcut.types import lacks_labels
 
-    bare = lacks_labels(context.first_test[1])
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
-        if bare and EVALUATIONS[name].labels:
+        if context.unlabelled and EVALUATIONS[name].labels:
             others = ", ".join(other for other, each in EVALUATIONS.items() if not each.labels)
             raise UserError(f"{name} needs labels, and {context.sets.name} has none; without: {others}")
     evaluated, errors = EvaluatedRun(folder, context, state, device), list[str]()

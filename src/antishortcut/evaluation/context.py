@@ -24,7 +24,18 @@ from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, method_sizes
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_saved
-from antishortcut.types import AnySet, Batch, DataSplits, Features, FileSet, ImageSet, Projects, ScoredByTeacher, Task
+from antishortcut.types import (
+    AnySet,
+    Batch,
+    DataSplits,
+    Features,
+    FileSet,
+    ImageSet,
+    Projects,
+    ScoredByTeacher,
+    Task,
+    lacks_labels,
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,11 @@ class EvalContext:
     def first_test(self) -> tuple[str, AnySet]:
         """Name and images of the first test set."""
         return next(iter(self.sets.tests.items()))
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether the test images have no labels."""
+        return lacks_labels(self.first_test[1])
 
     @property
     def wnids(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def nearest_classes(train: Tensor, label: Tensor, rows: Tensor, classes: int, k:
     """The class with most votes among the k nearest of `train` (M, D), each vote exp(cosine / τ). (N,)"""
     bank, k = F.normalize(train).T, min(k, len(train))
     guesses = []
-    for part in F.normalize(rows).split(ROWS):
+    for part in torch.split(F.normalize(rows), ROWS):
         cosine, index = (part @ bank).topk(k, dim=1)  # (n, K)
         votes = torch.zeros(len(part), classes).scatter_add_(1, label[index], (cosine / TEMPERATURE).exp())
         guesses.append(votes.argmax(dim=1))

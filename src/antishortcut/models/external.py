@@ -155,11 +155,11 @@ def published_classes(name: str) -> int:
 
         return len(models.get_model_weights(rest).DEFAULT.meta["categories"])
     if source == "timm" and ":" not in rest:  # of hf-hub:owner/name nothing is known before the download
-        from timm.data import infer_imagenet_subset
+        from timm.data.imagenet_info import infer_imagenet_subset
         from timm.models import get_pretrained_cfg
 
         config = get_pretrained_cfg(rest)  # CLIP's 512 "classes" are its embedding: no subset of ImageNet has as many
-        if config is not None and infer_imagenet_subset(config.to_dict()) is not None:
+        if config is not None and infer_imagenet_subset({"num_classes": config.num_classes}) is not None:
             return int(config.num_classes)
     return 0
 

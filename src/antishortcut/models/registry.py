@@ -1,7 +1,7 @@
 """Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME`, your own as `package.module:factory`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -102,14 +102,14 @@ def build(
 def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     """One of our own networks, for normalised images."""
     some = classes or 1
-    net = resnet.from_name(name, some, stem)
+    net: Any = resnet.from_name(name, some, stem)
     for family in (wrn, vgg, shufflenet, mobilenet, simple_cnn, simple_segmentation):
         net = net or family.from_name(name, some)
     if net is None:
         raise UserError(f"unknown model {name!r}{library_hint(name) or suggest(name, (*NAMES, *IMAGENET))}")
     if not classes:
         net.head = NoClassifier()
-    return net
+    return cast(nn.Module, net)
 
 
 def describe() -> list[dict[str, Any]]:

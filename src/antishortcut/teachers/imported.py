@@ -163,8 +163,10 @@ def _scores(network: Network, final: Network | None, data: DataSplits, fabric: F
     counts = []
     for batch in to_device(loader.epoch(0), fabric.device):
         outputs = [each(batch.image) for each in networks]
-        by_teacher = isinstance(task, ScoredByTeacher)
-        counts.append(task.agreement(*outputs) if by_teacher else task.counts(outputs[0], batch.label))
+        if isinstance(task, ScoredByTeacher):
+            counts.append(task.agreement(*outputs))
+        else:
+            counts.append(task.counts(outputs[0], batch.label))
     for each in networks:
         each.cpu()
     return task.scores(torch.stack(counts).sum(dim=0).cpu()) | {"images": len(images)}
