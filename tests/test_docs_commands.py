@@ -46,6 +46,7 @@ NOT = {
     "sleep": "waits",
     "python examples/": "tests/test_examples.py::test_an_example_runs",
     "torchrun --nproc-per-node 2 examples": "tests/test_examples.py::test_two_processes",
+    "dinov2": "downloads: tests/training/test_unlabelled_runs.py::test_published_weights_come_from_the_hub",
     "benchmarks/speed.py": "an hour, and it rewrites a page",
 }
 SMALL = {
@@ -243,6 +244,9 @@ def further(name: str) -> None:
         )
         table = table.cast_column("image", datasets.Image())
         table.cast_column("label", datasets.ClassLabel(names=["ape", "bee", "cat"])).save_to_disk("saved")
+    if name == "docs/unlabelled.md":
+        for at in range(20):
+            picture(Path("more", str(at % 3), f"{at}.png"), size=(40, 36))
     if name == "docs/beyond.md":  # which asks for a score of images held out, easy and hard ones
         shutil.rmtree(Path("data") / layouts.CIFAR)
         make_cifar(Path("data"), per_class=40)

@@ -14,7 +14,21 @@ from antishortcut.data.groups import groups_of
 from antishortcut.distributed import world
 from antishortcut.errors import UserError
 from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
-from antishortcut.types import VOID, AnySet, Batch, DataSplits, Features, Samples, Shape, Sizes, Stream, Task, is_dense
+from antishortcut.types import (
+    UNLABELLED,
+    VOID,
+    AnySet,
+    Batch,
+    DataSplits,
+    Features,
+    Samples,
+    Shape,
+    Sizes,
+    Stream,
+    Task,
+    is_dense,
+    lacks_labels,
+)
 
 SEGMENT = ", like dense-8 or deeplabv3-resnet18"
 
@@ -23,7 +37,11 @@ def build_task(sets: DataSplits, *, label_smoothing: float = 0.0, samples: int =
     """The task a data set poses."""
     if is_dense(sets.train):
         return Segmentation(len(sets.classes), samples=samples, aux=aux, label_smoothing=label_smoothing)
-    return Classification(label_smoothing=label_smoothing)
+    if not lacks_labels(sets.train):
+        return Classification(label_smoothing=label_smoothing)
+    if not lacks_labels(sets.split(sets.eval_split)):
+        return PartlyLabelled(label_smoothing=label_smoothing)
+    return TeacherAgreement() if sets.classes else EmbeddingAgreement()
 
 
 def method_sizes(task: Task, sets: DataSplits, student: Shape, teachers: Mapping[str, Shape]) -> Sizes:
@@ -84,6 +102,56 @@ class Classification:
         if planted is not None and bool(((planted != images.label) & (planted >= 0)).all()):
             values["by_cue"] = float((logits.argmax(dim=1) == planted).double().mean())
         return {"values": values}
+
+
+class PartlyLabelled(Classification):
+    """Cross-entropy on those images that have a label; methods see all images, and labelled ones are scored."""
+
+    def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
+        """Mean over the labelled images of a batch; 0 where there are none."""
+        settings = {"ignore_index": UNLABELLED, "label_smoothing": self.label_smoothing}
+        total = F.cross_entropy(student.logits, batch.label, reduction="sum", **settings)  # type: ignore[arg-type]
+        return {"task": total / self.weight(batch).sum().clamp(min=1)}
+
+    def weight(self, batch: Batch) -> Tensor:
+        return (batch.label != UNLABELLED).sum()[None]
+
+
+class TeacherAgreement(Classification):
+    """No labels, so no loss of its own: a student is scored by the share of images it puts in its teacher's class."""
+
+    primary_metric = "agreement"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def loss(self, student: Features, batch: Batch) -> dict[str, Tensor]:
+        return {}
+
+    def agreement(self, student: Features, teacher: Features) -> Tensor:
+        """Images, those in the same class, and the sum of KL(teacher ‖ student). (3,)"""
+        same = student.logits.argmax(dim=1) == teacher.logits.argmax(dim=1)  # (B,)
+        log_p, log_q = (outputs.logits.float().log_softmax(dim=1) for outputs in (student, teacher))  # (B, C)
+        return torch.stack([log_p.new_tensor(len(same)), same.float().sum(), (log_q.exp() * (log_q - log_p)).sum()])
+
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        images, same, divergence = counts.tolist()
+        return {"agreement": same / images, "kl": divergence / images}
+
+
+class EmbeddingAgreement(TeacherAgreement):
+    """No classes either: scored by the cosine of the student's embedding, in the teacher's space, to the teacher's."""
+
+    primary_metric = "cosine"
+
+    def agreement(self, student: Features, teacher: Features) -> Tensor:
+        """Images, and the sum of cosines. (2,)"""
+        cosine = F.cosine_similarity(student.embedding.float(), teacher.embedding.float(), dim=1)  # (B,)
+        return torch.stack([cosine.new_tensor(len(cosine)), cosine.sum()])
+
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        images, total = counts.tolist()
+        return {"cosine": total / images}
 
 
 def soft_labels(batch: Batch, logits: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 VOID = 255  # the label of a pixel that is ignored
+UNLABELLED = -1  # the label of an image that has none
 
 
 # images (B, 3, H, W) uint8 and cues (B,) → the images with these cues painted over them
@@ -22,7 +23,7 @@ class ImageSet:
     """Images held in memory, raw."""
 
     image: Tensor  # (N, 3, H, W) uint8
-    label: Tensor  # (N,) int64; dense: (N, H, W) uint8, VOID where a pixel has no label
+    label: Tensor  # (N,) int64, UNLABELLED without one; dense: (N, H, W) uint8, VOID where a pixel has no label
     # attributes besides the label: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
     cues: Mapping[str, Tensor] = field(default_factory=dict)
     painter: Painter | None = None  # of the shortcut that is planted in them, until they are painted
@@ -73,7 +74,7 @@ class FileSet:
     """Images that stay where they are and are decoded when needed."""
 
     paths: tuple[ImageRef, ...]
-    label: Tensor  # (N,) int64; dense: zeros, the labels are in the masks
+    label: Tensor  # (N,) int64, UNLABELLED without one; dense: zeros, the labels are in the masks
     cues: Mapping[str, Tensor] = field(default_factory=dict)
     masks: tuple[Path, ...] = ()  # dense: one image of labels per image
     lookup: Tensor | None = None  # (256,) uint8: mask value → class or VOID; None: unchanged
@@ -91,12 +92,17 @@ def is_dense(images: AnySet) -> bool:
     return bool(images.masks) if isinstance(images, FileSet) else images.label.ndim == 3
 
 
+def lacks_labels(images: AnySet) -> bool:
+    """Whether some images have no label."""
+    return not is_dense(images) and bool((images.label == UNLABELLED).any())
+
+
 @dataclass(frozen=True)
 class DataSplits:
     """A data set as a run sees it."""
 
     name: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # empty: images alone, and networks without a classifier
     image_size: int  # side of the square images that networks receive (dense: in training only)
     train: AnySet
     val: AnySet | None  # held out of training, if requested
@@ -120,7 +126,7 @@ class DataSplits:
 @dataclass(frozen=True)
 class Batch:
     image: Tensor  # (B, 3, H, W) float in [0, 1]
-    label: Tensor  # (B,) int64; dense: (B, H, W)
+    label: Tensor  # (B,) int64, UNLABELLED without one; dense: (B, H, W)
     index: Tensor  # (B,) int64, place in the training set
     index_cpu: Tensor | None = None  # the same on the CPU, readable without waiting for a device
     mixed_label: Tensor | None = None  # (B,) the label of what was mixed into an image
@@ -132,7 +138,7 @@ class Batch:
 class Features:
     """A network's outputs for a batch of raw images: vectors, or maps of which a task samples locations."""
 
-    logits: Tensor  # (B, C), or maps (B, C, h, w)
+    logits: Tensor  # (B, C), or maps (B, C, h, w); (B, 0) of a network without a classifier
     embedding: Tensor  # (B, D), the input of the classifier, or maps (B, D, h, w)
     stages: tuple[Tensor, ...] = ()  # maps (B, C_i, H_i, W_i), shallow to deep
     aux: Tensor | None = None  # logits of an auxiliary head (B, C, h, w), only for the task's loss
@@ -275,6 +281,14 @@ class StrongView(Protocol):
     """A method that sees every image twice: as usual, and strongly augmented (`Batch.strong`). Costs twice as much."""
 
     strong_view: bool  # True
+
+
+@runtime_checkable
+class ScoredByTeacher(Protocol):
+    """A task without labels: a student is scored by how well it agrees with its teacher."""
+
+    def agreement(self, student: Features, teacher: Features) -> Tensor:
+        """Counts of a batch, as Task.counts; the student's embedding is in the teacher's space."""
 
 
 Samples = tuple[Features, Mapping[str, Features], Batch]  # of the student, of the teachers by role, and their labels

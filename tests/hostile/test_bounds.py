@@ -107,7 +107,7 @@ def test_paths_that_cannot_exist_are_one_line(tmp_path: Path) -> None:
     final = "A" * 5000
     state = imported.imported_states(TeacherSettings(name="cnn-8", final=final))[-1]
     with pytest.raises(UserError, match="no weights at"):
-        weights.read_weights(state.file)
+        weights.read_weights(Path(str(state.file)))
     with pytest.raises(UserError, match="cannot be read"):
         recipe._digest(final)
     assert expanded("~/x") == Path.home() / "x"

@@ -55,9 +55,10 @@ def predictions(
                     raise UserError(f"features of {role!r} are not finite: did it diverge, or is its file damaged?")
                 if role not in results:
                     features = torch.empty(len(images), out.embedding.shape[1])
-                    results[role] = Predictions(features, torch.empty(len(images)).long(), out.logits.shape[1])
+                    results[role] = Predictions(features, torch.zeros(len(images)).long(), out.logits.shape[1])
                 results[role].features[batch.index] = out.embedding.float()
-                results[role].label[batch.index] = out.logits.argmax(dim=1)
+                if out.logits.shape[1]:  # else the network has no classifier
+                    results[role].label[batch.index] = out.logits.argmax(dim=1)
             bar.update(number, {})
     return results
 

@@ -50,6 +50,7 @@ def distill(
     recipe: str | Path | None = None,
     *,
     data: str | Path | Data | None = None,
+    unlabelled: bool = False,
     teacher: str | nn.Module | None = None,
     student: str | nn.Module | None = None,
     final: str | Path | nn.Module | None = None,
@@ -76,7 +77,7 @@ def distill(
 
     Name a recipe, or data, teacher and student, which may be objects: a Dataset, a DataLoader, (train, test) of them;
     modules. A teacher that is a module is trained already; a student that is one starts from the weights it has.
-    also: folders of class folders that it is scored on at the end, {"sketch": "photos/sketch"}.
+    unlabelled: the images of `data` have no labels. also: folders of class folders that it is scored on at the end, {"sketch": "photos/sketch"}.
     All other arguments are options of `asd distill`; `execution` are device, threads, precision, workers …
     """
     from antishortcut.training.pipeline import distill as distill_recipe
@@ -90,10 +91,10 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = planning.pair_request(**objects.named(pair, session, overrides))
+        request = planning.pair_request(**objects.named(pair, session, overrides), unlabelled=unlabelled)
         suite = planning.folder_name(suite or request.name)
         recipe, _ = planning.plan(request, session, suite, _lasting(overrides), method, write=True, own=own)
-    elif any(value is not None for value in pair.values()):
+    elif unlabelled or any(value is not None for value in pair.values()):
         raise UserError(planning.EITHER)
     settings = load_recipe(str(recipe), overrides)
     if own and not planned:  # else it was checked with the plan

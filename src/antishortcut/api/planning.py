@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from antishortcut.api.arguments import use_hardware
 from antishortcut.api.scoring import eval_context, score_run
 from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_from, setting, with_settings
+from antishortcut.config.schema import PUBLISHED
 from antishortcut.errors import UserError, plural
 from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
@@ -44,11 +45,13 @@ def dialled(
     """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
     from antishortcut.training.pipeline import distill as distill_recipe
+    from antishortcut.types import lacks_labels
 
-    requested = budget is not None or frontier
-    if method not in DIALS or chained:
+    requested, bare = budget is not None or frontier, lacks_labels(session.sets(recipe.data).train)
+    if method not in DIALS or chained or bare:
         if requested:
             why = "leave --via and --generations out" if chained else f"{method} has no dial"
+            why = "some images have no labels, which its trials need" if bare else why
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
         return recipe
     levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
@@ -77,8 +80,8 @@ def folder_name(name: Any) -> Any:
     return name
 
 
-def pair_request(data: Any, teacher: Any, student: Any, **more: Any) -> PairRequest:
-    from antishortcut.training.auto_recipe import PairRequest, data_name
+def pair_request(data: Any, teacher: Any, student: Any, unlabelled: bool = False, **more: Any) -> PairRequest:
+    from antishortcut.training.auto_recipe import PairRequest, data_name, unlabelled_request
 
     if data is None or teacher is None or student is None:
         raise UserError(
@@ -89,6 +92,8 @@ def pair_request(data: Any, teacher: Any, student: Any, **more: Any) -> PairRequ
     early, final = more.get("early"), more.get("final")
     if early is not None and final is None and early != "rewind" and not early.endswith("%"):
         raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
+    if unlabelled:
+        return unlabelled_request(PairRequest(str(data), teacher, student, **more))
     return PairRequest(data_name(str(data)), teacher, student, **more)
 
 
@@ -160,7 +165,8 @@ def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
         return
     if teacher.final is not None:
         early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
-        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
+        early = "" if teacher.final == PUBLISHED else f", and {early} its early state"
+        yield f"take {teacher.name} as it was trained: {teacher.final}{early}"
     else:
         length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
         verb = "fine-tune" if teacher.pretrained else "train"
@@ -204,7 +210,11 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
 
 def score_student(run: Run, session: Session, device: str) -> None:
     """Score the student for the report; what cannot be measured is left out with a line."""
+    from antishortcut.types import lacks_labels
+
     names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    if lacks_labels(next(iter(session.sets(run.data).tests.values()))):
+        names = ("clean", "cost")
     for name in names if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))

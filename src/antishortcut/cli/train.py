@@ -35,6 +35,8 @@ shape bias: of the {things} in conflict predicted by shape or by texture, the sh
 LEGEND_INSIDE = """cos final, cos early: cosine of the student's embedding to the teacher's, final and early
 projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
+NO_LABELS = "--data are images without labels, in any layout; further ones: --set data.unlabelled=FOLDER."
+FINAL = "Weights of a trained teacher, a folder of its states, or pretrained: those it comes with."
 VIA = "A network between teacher and student (TAKD), repeated."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
@@ -159,9 +161,10 @@ def rewind(
 def distill(
     recipe: Annotated[str | None, Argument(help=options.RECIPE, autocompletion=options.recipes)] = None,
     data: Annotated[str | None, Option(help="Without a recipe: your images.", autocompletion=options.data)] = None,
+    unlabelled: Annotated[bool, Option("--unlabelled", help=NO_LABELS)] = False,
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
-    final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
+    final: Annotated[str | None, Option(help=FINAL)] = None,
     early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
@@ -188,7 +191,7 @@ def distill(
     Name a recipe, or --data, --teacher and --student. --set method.KEY=VALUE sets an option of the method.
     """
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
-    pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
+    pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained, "unlabelled": unlabelled}
     where: dict[str, Any] = {"suite": suite, "runs": runs, "data_root": data_root, "download": download}
     if dry_run:
         _show_plan(api.plan(recipe, method=method, set=set_ or (), **pair, **where), as_json)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from antishortcut.config.schema import LONGEST, Int
+from antishortcut.config.schema import LONGEST, PUBLISHED, Int
 from antishortcut.config.schema import DataSettings as DataSettings
 from antishortcut.config.schema import Execution as Execution
 from antishortcut.config.schema import ModelSettings as ModelSettings
@@ -100,6 +100,8 @@ class Run(Settings):
             exclude.add("teacher")
         science = self.model_dump(mode="json", exclude=exclude) | {"schema": SCHEMA}
         science["model"].pop("weights")  # its digest is there
+        if self.data.unlabelled is None:  # as before there was such a setting
+            science["data"].pop("unlabelled")
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -114,13 +116,17 @@ class Run(Settings):
 
 
 def teach_run(recipe: Recipe, fingerprint: str) -> Run:
-    """The training of a recipe's teacher; if the teacher is already trained, what stands for it."""
+    """The training of a recipe's teacher; if the teacher is already trained, what stands for it.
+
+    fingerprint: of the labelled images, which are all that a teacher is trained on.
+    """
     teacher = recipe.teacher
     length = teacher.epochs or recipe.epochs or recipe.iterations
     own = {"lr": teacher.lr or recipe.optim.lr, "batch": teacher.batch or recipe.optim.batch}
     model = ModelSettings(**{key: getattr(teacher, key) for key in ModelSettings.model_fields})
     if teacher.final is not None:
-        model = model.model_copy(update={"weights": teacher.final})
+        published = {"pretrained": True} if teacher.final == PUBLISHED else {"weights": teacher.final}
+        model = model.model_copy(update=published)
     return Run(
         kind="teach" if teacher.final is None else "imported",
         suite="teachers",
@@ -128,7 +134,7 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
         seed=teacher.seed,
         epochs=length if recipe.epochs else 0,
         iterations=length if recipe.iterations else 0,
-        data=recipe.data.model_copy(update={"augmentation_cycle": None}),
+        data=recipe.data.labelled.model_copy(update={"augmentation_cycle": None}),
         fingerprint=fingerprint,
         model=_with_digest(model),
         options={"early": _digest(teacher.early)} if teacher.early_file else {},

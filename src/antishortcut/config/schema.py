@@ -12,6 +12,7 @@ LARGEST = 1e6  # of weights, decays and the like
 FASTEST = 1e30  # of learning rates: such a training fails, but one float32 holds its rate times any decay
 SIDE = 4096  # pixels of an image
 PROCESSES = 1024  # and threads: torch falls over with a million of them
+PUBLISHED = "pretrained"  # in place of a file: the weights that a network comes with
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # how files of weights are called
 BUILT = ("stem", "embedding", "stages", "mean", "std", "size")  # how a network is built
 
@@ -124,6 +125,12 @@ class DataSettings(Settings):
     augmentation_cycle: Length | None = None  # of students: epoch e is augmented as e mod this; None: anew each epoch
     seed: Seed = 0  # of limits, splits and generated images; the same for all runs that are to be compared
     options: dict[str, Float] = Field(default_factory=dict)  # the data set's own: rho, count …
+    unlabelled: str | None = None  # a folder of further training images, without labels, in any layout
+
+    @property
+    def labelled(self) -> DataSettings:
+        """The same without the images that have no labels: what a teacher is trained on."""
+        return self.model_copy(update={"unlabelled": None})
 
 
 class TaskSettings(Settings):
@@ -134,7 +141,8 @@ class TaskSettings(Settings):
 
 
 class TeacherSettings(ModelSettings):
-    final: str | None = None  # already trained: a file of weights, or a folder of states that Snapshots kept
+    # already trained: a file of weights, a folder of states that Snapshots kept, or "pretrained", its published weights
+    final: str | None = None
     epochs: Length | None = None  # or iterations, as the recipe counts; the recipe's number when not given
     lr: Rate | None = None  # optim.lr when not given
     batch: Images | None = None  # optim.batch when not given

@@ -1,6 +1,7 @@
 """Data sets by name: one table, DATASETS. Splits, limits, decoding and the fingerprint are the same for all of them."""
 # N images
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -17,11 +18,12 @@ from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode, painted
 from antishortcut.data.readers import RawDataset, Request
 from antishortcut.data.splits import files_of, fingerprint, hold_out, limited
+from antishortcut.data.unlabelled import list_unlabelled, open_unlabelled, with_unlabelled
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
-from antishortcut.types import AnySet, DataSplits, ImageSet, is_dense
+from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet, is_dense, lacks_labels
 
-OWN = ("folder", "groups", "wds", "hf")  # data sets of your own, whose images may have any size
+OWN = ("folder", "groups", "wds", "hf", "unlabelled")  # data sets of your own, whose images may have any size
 WITH_PATH = (*OWN, "shortcut")  # data sets that are named with their path: folder:PATH
 IN_MEMORY = 64  # images up to this side are decoded once and stay in memory
 MAX_SIDE = 4096  # pixels
@@ -59,20 +61,39 @@ def open_sets(
     download: bool = False,
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
+    unlabelled: str | None = None,
 ) -> DataSplits:
     """Open a data set: a name in DATASETS, with its path or name where it has one, as folder:PATH.
 
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and the embedded
     images): use the same one for runs that are compared. Limits are class-balanced and apply after the split. `val` is
-    the data set's own validation images if it has any, else `val_fraction` of the training images.
+    the data set's own validation images if it has any, else `val_fraction` of the training images. `unlabelled`: a
+    folder whose images are trained on too; limits do not count them.
     """
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
-    listed = divided(raw, seed=seed, train_limit=train_limit, test_limit=test_limit, val_fraction=val_fraction)
+    limits = {"train_limit": train_limit, "test_limit": test_limit}
+    listed = divided(raw, seed=seed, **limits, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark, hashed = fingerprint(f"{raw.kind} {raw.image_size} {json.dumps(raw.classes)}", splits, raw.base)
     note = readers.links_note(files_of(listed.values()), raw.base)
+    if unlabelled is not None:
+        files, base = beside(raw, unlabelled), expanded(unlabelled)
+        note = "; ".join(filter(None, (note, readers.links_note(files.paths, base))))
+        splits["train"] = with_unlabelled(splits["train"], held(files, raw.image_size, place), raw.image_size, place)
+        own, times = fingerprint(f"unlabelled {raw.image_size}", {"unlabelled": files}, base)
+        mark = hashlib.sha256(f"{mark} {own}".encode()).hexdigest()[:16]
+        hashed = hashed if times == "content" else times if hashed == "content" else f"{hashed} and {times}"
     tests = {key: splits[f"test {key}"] for key in raw.tests}
     return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, note)
+
+
+def beside(raw: RawDataset, unlabelled: str) -> FileSet:
+    """The images of a folder without labels that a labelled data set does not have itself, in any of its splits."""
+    if is_dense(raw.train) or raw.train.cues or lacks_labels(raw.train):
+        what = "a class for every pixel" if is_dense(raw.train) else "groups" if raw.train.cues else "no labels itself"
+        raise UserError(f"data.unlabelled goes with a data set of one label for every image; this one has {what}")
+    sets = (raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val]))
+    return list_unlabelled(expanded(unlabelled), files_of(sets))
 
 
 def find(
@@ -93,8 +114,8 @@ def find(
     if bool(path) != (kind in WITH_PATH):
         plain = ", ".join(other for other in DATASETS if other not in WITH_PATH)
         raise UserError(
-            f"{name!r} is not a data set; write folder:PATH, groups:PATH, wds:PATTERN, hf:NAME, shortcut:SET, or a "
-            f"plain name: {plain}"
+            f"{name!r} is not a data set; write folder:PATH, groups:PATH, wds:PATTERN, hf:NAME, unlabelled:PATH, "
+            f"shortcut:SET, or a plain name: {plain}"
         )
     if image_size is not None and not 1 <= image_size <= MAX_SIDE:
         raise UserError(f"image_size must be at least 1, at most {MAX_SIDE}, not {image_size}")
@@ -261,6 +282,11 @@ DATASETS: dict[str, Dataset] = {
         lambda request: arrow.open_hf(request.text),
         "hf:NAME_OR_PATH, a data set of the Hugging Face hub, or saved by datasets: Arrow, Parquet, an image folder",
     ),
+    "unlabelled": Dataset(
+        open_unlabelled,
+        "unlabelled:PATH, images without labels in any layout; options.classes is the number of the teacher's classes",
+        options={"classes": 0},
+    ),
     "shortcut": Dataset(
         lambda request: find(f"shortcut:{request.path}", None)[0],
         "shortcut:SET?kind=patch&rho=0.9, any set with a planted cue: patch, frame, tint, texture or watermark",
@@ -280,5 +306,6 @@ def _check_images(images: AnySet, kind: str, classes: int, side: int | None) -> 
         raise UserError(f"{kind} has images of {own}, not {side}; networks resize by themselves")
     if len(images.image if isinstance(images, ImageSet) else images.paths) != len(label):
         raise UserError(f"data set {kind}: {len(label)} labels for another number of images")
-    if not is_dense(images) and len(label) and not 0 <= int(label.min()) <= int(label.max()) < classes:
+    labelled = not is_dense(images) and kind != "unlabelled"
+    if labelled and len(label) and not 0 <= int(label.min()) <= int(label.max()) < classes:
         raise UserError(f"data set {kind}: labels {int(label.min())} to {int(label.max())}, but {classes} classes")

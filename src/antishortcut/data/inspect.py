@@ -18,7 +18,7 @@ from PIL import Image, ImageColor
 
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data import readers, segmentation
-from antishortcut.data.datasets import IN_MEMORY, OWN, divided, find, held
+from antishortcut.data.datasets import IN_MEMORY, OWN, beside, divided, find, held
 from antishortcut.data.image_io import REPLACE, in_threads, is_remote, picture_at, size_of, stat
 from antishortcut.data.loader import Loader
 from antishortcut.data.planted import set_name
@@ -26,7 +26,7 @@ from antishortcut.data.splits import CONTENT, files_of, limited, take
 from antishortcut.data.transforms import WHOLE_BATCH
 from antishortcut.errors import UserError, first_names, plural
 from antishortcut.fileio import expanded
-from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
+from antishortcut.types import UNLABELLED, VOID, AnySet, FileSet, ImageSet, is_dense, lacks_labels
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # usual input sizes
 SAMPLE = 200  # images whose size decides the usual input size
@@ -34,6 +34,7 @@ SHOWN = 20  # files and classes that are listed
 UNEVEN = 10.0  # ratio of the largest to the smallest class that gets advice
 LARGE = 4  # times the training size from which decoding is most of the work
 MOST, EPOCHS = 12, 3  # of the contact sheet: images, views of each
+TRAINED = ("train", "unlabelled")  # splits that a student learns from
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
 
 
@@ -44,7 +45,7 @@ class Finding:
     name: str
     classes: tuple[str, ...]
     image_size: int
-    splits: Mapping[str, AnySet]  # train, then val and tests
+    splits: Mapping[str, AnySet]  # train, then val and tests, and training images without labels
     base: Path | None = None  # the folder of folder:PATH and groups:PATH
     held: str = ""  # of a folder: the name of the folder with the test images; empty: they are split from training
     empty: tuple[str, ...] = ()  # class folders without images
@@ -68,11 +69,14 @@ def open_finding(
     seed: int = 0,
     image_size: int | None = None,
     options: Mapping[str, float] | None = None,
+    unlabelled: str | None = None,
     **limits: Any,
 ) -> Finding:
     """As `open_sets` would open it, but nothing is decoded. `limits` are those of `datasets.divided`."""
     raw, _ = find(name, root, seed=seed, image_size=image_size, options=options)
     splits = divided(raw, seed=seed, **limits)
+    if unlabelled is not None:
+        splits["unlabelled"] = beside(raw, unlabelled)
     named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = set_name(name).partition(":")
     note = readers.links_note(files_of(splits.values()), raw.base)
@@ -198,6 +202,7 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
         counts = {
             split: np.bincount(files.label.numpy(), minlength=classes).tolist()
             for split, files in finding.splits.items()
+            if not lacks_labels(files)
         }
     in_memory = finding.image_size <= IN_MEMORY and not finding.dense  # then the pixels are hashed
     files = [path for path in files_of(finding.splits.values()) if not isinstance(path, Path) or path.is_file()]
@@ -219,6 +224,8 @@ def summarise(finding: Finding, scans: Scans) -> dict[str, Any]:
     }
     if finding.dense:
         return facts | {"masks": _masks(finding, scans)}
+    if not counts:
+        return facts
     rows = zip(finding.classes, *counts.values(), strict=True)
     return facts | {"balance": [dict(zip(("class", *counts), row, strict=True)) for row in rows]}
 
@@ -254,16 +261,17 @@ def _duplicates(finding: Finding, scans: Scans) -> dict[str, Any]:
         for at, image in enumerate(facts):
             if not image.wrong:
                 places.setdefault(image.digest, []).append((split, at))
-    leaked = Counter(dict.fromkeys([split for split in finding.splits if split != "train"], 0))
+    leaked = Counter(dict.fromkeys([split for split in finding.splits if split not in TRAINED], 0))
     across, two_classes = [], []
     for copies in places.values():
         splits = [split for split, _ in copies]
-        if "train" in splits:
-            leaked.update(split for split in splits if split != "train")
+        if any(split in TRAINED for split in splits):
+            leaked.update(split for split in splits if split not in TRAINED)
         names = [_name(finding, split, at) for split, at in copies] if len(copies) > 1 else []
         if len(set(splits)) > 1:
             across.append(names)
-        if not finding.dense and len({int(finding.splits[split].label[at]) for split, at in copies}) > 1:
+        labels = set() if finding.dense else {int(finding.splits[split].label[at]) for split, at in copies}
+        if len(labels - {UNLABELLED}) > 1:
             two_classes.append(names)
     return {"leaked": dict(leaked), "across": across, "two_classes": two_classes}
 
@@ -274,7 +282,8 @@ def _name(finding: Finding, split: str, at: int) -> str:
     if isinstance(images, ImageSet):
         return f"{split} {at}"
     path = images.paths[at]
-    return str(path.relative_to(finding.base) if finding.base is not None and isinstance(path, Path) else path)
+    inside = finding.base is not None and isinstance(path, Path) and finding.base in path.parents
+    return str(path.relative_to(finding.base) if inside else path)
 
 
 def _masks(finding: Finding, scans: Scans) -> dict[str, Any]:
@@ -352,7 +361,7 @@ def _advice_on_images(finding: Finding, facts: dict[str, Any]) -> Iterator[str]:
 def _advice_on_classes(facts: dict[str, Any]) -> Iterator[str]:
     for name in facts["empty"]:
         yield f"{name} has no images: fill or remove the folder"
-    for split in [row["split"] for row in facts["splits"]]:
+    for split in [row["split"] for row in facts["splits"] if "classes" in row]:
         if absent := [row["class"] for row in facts.get("balance", ()) if row["train"] and not row[split]]:
             yield f"{split} has no images of {first_names(absent)}: those classes are trained but not scored"
     ratio = facts["splits"][0].get("ratio", 1)
@@ -386,7 +395,8 @@ def contact_sheet(
             row = [picture, Image.fromarray(paint[label]), *views[at]]
             present |= set(np.unique(label).tolist())
         else:
-            picture, name = picture_at(chosen, at), finding.classes[int(chosen.label[at])]
+            number = int(chosen.label[at])
+            picture, name = picture_at(chosen, at), "no label" if number == UNLABELLED else finding.classes[number]
             row = [picture, *views[at]]
         rows.append((f"{name}, {picture.width} x {picture.height}", row))
     mask = ["its mask"] if finding.dense else []

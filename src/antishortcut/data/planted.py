@@ -28,7 +28,7 @@ from antishortcut.data.image_io import picture_at
 from antishortcut.data.readers import RawDataset
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, suggest
-from antishortcut.types import AnySet, is_dense
+from antishortcut.types import AnySet, is_dense, lacks_labels
 
 VERSION = 1  # of the pixels
 PREFIX = "shortcut:"
@@ -56,6 +56,8 @@ def plant(raw: RawDataset, kind: str, rho: float, seed: int) -> RawDataset:
         raise UserError(f"rho is a probability, so between 0 and 1, not {rho}")
     if is_dense(raw.train):
         raise UserError("a shortcut is planted in images with one label each; cues-seg has one with masks")
+    if lacks_labels(raw.train):
+        raise UserError("a shortcut is planted in images with labels, and these have none")
     if CUE in raw.train.cues or "texture" in raw.train.cues:
         raise UserError("these images have a planted shortcut already; name the set without it")
     classes = len(raw.classes)

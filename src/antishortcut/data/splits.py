@@ -15,7 +15,7 @@ from torch import Tensor
 from antishortcut.data import rng
 from antishortcut.data.image_io import content_digests, is_remote, stat
 from antishortcut.errors import UserError
-from antishortcut.types import AnySet, FileSet, ImageRef, ImageSet, is_dense
+from antishortcut.types import UNLABELLED, AnySet, FileSet, ImageRef, ImageSet, is_dense
 
 Ints = NDArray[np.int64]
 
@@ -73,7 +73,11 @@ def limited(images: AnySet, limit: int | None, seed: int, what: str = "train_lim
 
 
 def _classes(images: AnySet) -> Ints:
-    return np.zeros(len(images), dtype=np.int64) if is_dense(images) else images.label.numpy()
+    """The class of every image; those without a label are one more. (N,)"""
+    if is_dense(images):
+        return np.zeros(len(images), dtype=np.int64)
+    label = images.label.numpy()
+    return np.where(label == UNLABELLED, label.max(initial=UNLABELLED) + 1, label)
 
 
 def _rank(label: Ints, seed: int) -> tuple[Ints, Ints]:

@@ -29,6 +29,7 @@ class Evaluation:
     help: str
     function: str  # "module.function" below antishortcut.evaluation
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # by the key in scores/<set>.json
+    labels: bool = True  # whether it needs the labels of the test images
     folder: str = ""  # of images that it needs, below the data root; {data} is the name of the data set
 
     def run(self, context: EvalContext) -> Iterable[Score]:
@@ -54,9 +55,15 @@ FOLDER = "folder"  # the evaluation of any folder of class folders
 
 EVALUATIONS = {
     "clean": Evaluation(
-        "every test set of the data, scored as its task defines: accuracy, or mean IoU",
+        "every test set of the data, scored as its task defines: accuracy, mean IoU, or without labels agreement",
         "context.clean",
-        {**_metrics(True, "accuracy", miou="mIoU"), **_CUES},
+        {
+            **_metrics(True, "accuracy", miou="mIoU", cosine="cosine to the teacher"),
+            **_metrics(None, agreement="agreement with the teacher"),
+            **_metrics(False, kl="KL to the teacher"),
+            **_CUES,
+        },
+        labels=False,
     ),
     "corruptions": Evaluation(
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
@@ -135,6 +142,18 @@ EVALUATIONS = {
             shift_bound="its bound",
         ),
     ),
+    "embedding": Evaluation(
+        "what a frozen embedding shows: accuracy of 20 nearest neighbours and of a linear probe on a labelled folder",
+        "embedding_scores.embedding",
+        _metrics(
+            True,
+            knn="nearest neighbours",
+            linear="linear probe",
+            teacher_knn="teacher’s nearest neighbours",
+            teacher_linear="teacher’s linear probe",
+        ),
+        labels=False,
+    ),
     "scenes": Evaluation(
         "segmentation examples: images, labels, predictions; agreement of student and teacher",
         "segmentation_scores.scenes",
@@ -144,6 +163,7 @@ EVALUATIONS = {
         "parameters, size on disk and milliseconds per image, compared with the teacher",
         "latency.cost",
         {**_metrics(False, "parameters", "bytes", ms="ms an image"), **_metrics(True, "times_faster")},
+        labels=False,
     ),
 }
 
@@ -183,6 +203,9 @@ def evaluate(
     for name in on:
         if name not in EVALUATIONS:
             raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
+        if context.unlabelled and EVALUATIONS[name].labels:
+            others = ", ".join(other for other, each in EVALUATIONS.items() if not each.labels)
+            raise UserError(f"{name} needs labels, and {context.sets.name} has none; without: {others}")
     evaluated, errors = EvaluatedRun(folder, context, state, device), list[str]()
     remove_leftovers(folder.path)  # of an interrupted evaluation
     for name in on:

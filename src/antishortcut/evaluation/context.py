@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antishortcut.analysis.features import features, predict
 from antishortcut.data.readers import tiny_wnids
@@ -19,13 +19,25 @@ from antishortcut.data.shifts import Shift, open_class_folders
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.evaluation import check_folder_name
+from antishortcut.methods import build_method
 from antishortcut.metrics import accuracy
-from antishortcut.models import Network
+from antishortcut.models import Network, feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
-from antishortcut.tasks import build_task
+from antishortcut.tasks import build_task, method_sizes
 from antishortcut.teachers.trajectory import Teachers, Trajectory, build_saved
-from antishortcut.types import AnySet, Batch, DataSplits, Features, FileSet, ImageSet
+from antishortcut.types import (
+    AnySet,
+    Batch,
+    DataSplits,
+    Features,
+    FileSet,
+    ImageSet,
+    Projects,
+    ScoredByTeacher,
+    Task,
+    lacks_labels,
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,11 @@ class EvalContext:
     def first_test(self) -> tuple[str, AnySet]:
         """Name and images of the first test set."""
         return next(iter(self.sets.tests.items()))
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether the test images have no labels."""
+        return lacks_labels(self.first_test[1])
 
     @property
     def wnids(self) -> tuple[str, ...]:
@@ -129,6 +146,19 @@ class EvaluatedRun:
         sets, run = self.context.sets, self.run.model_copy(update={"roles": {}})
         return Teachers(run, self.context.runs, len(sets.classes), sets.image_size)
 
+    def trained_method(self) -> nn.Module | None:
+        """The run's method with its trained weights, in evaluation mode; None if it has none."""
+        run, sets, path = self.run, self.context.sets, self.folder.method
+        if not path.exists():
+            return None
+        teachers = Teachers(run, self.context.runs, len(sets.classes), sets.image_size)
+        shapes = {role: teachers.shapes[role] for role in run.roles}
+        task, student = build_task(sets, **run.task.model_dump()), feature_shapes(self.network, sets.image_size)
+        sizes = method_sizes(task, sets, student, shapes)
+        method = build_method(run.method, sizes, run.options)
+        load_checked(method, read_weights(self.folder.weights(path)), path)
+        return method.eval()
+
     def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
         """Outputs of several networks for a set, batch by batch in its order."""
         sets = self.context.sets
@@ -179,5 +209,22 @@ def clean(context: EvalContext) -> Iterator[Score]:
 
 def _clean(images: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
     sets = evaluated.context.sets
+    task = build_task(sets)
+    if isinstance(task, ScoredByTeacher):
+        return {"count": len(images), "values": _agreement(task, images, evaluated)}
     batches = ((outputs[""], batch) for outputs, batch in evaluated.predict({"": evaluated.network}, images))
-    return {"count": len(images)} | build_task(sets).report(batches, images, sets.classes)
+    return {"count": len(images)} | task.report(batches, images, sets.classes)
+
+
+def _agreement(task: ScoredByTeacher, images: AnySet, evaluated: EvaluatedRun) -> dict[str, float]:
+    """On images without labels, with the first state that the student learned from."""
+    role, method = next(iter(evaluated.run.roles), "final"), evaluated.trained_method()
+    teacher = evaluated.teachers("agreement").network(evaluated.run.roles.get(role, role))
+    counts = []
+    for outputs, _ in evaluated.predict({"student": evaluated.network, "teacher": teacher}, images):
+        student = outputs["student"]
+        if isinstance(method, Projects):
+            with torch.no_grad():
+                student = replace(student, embedding=method.project(student.embedding.float()))
+        counts.append(task.agreement(student, outputs["teacher"]))
+    return cast(Task, task).scores(torch.stack(counts).sum(dim=0))

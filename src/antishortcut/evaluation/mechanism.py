@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.analysis.alignment import Distribution, infonce, state_cosines, subspace_projection
 from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_states, read_by_head
@@ -15,11 +15,7 @@ from antishortcut.analysis.moments import Moments, student_views, to_json
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score, is_current
 from antishortcut.fileio import refuse_links
-from antishortcut.methods import build_method
-from antishortcut.models import feature_shapes
-from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, read_json, write_json
-from antishortcut.tasks import build_task, method_sizes
 from antishortcut.teachers.trajectory import Teachers, Trajectory
 from antishortcut.types import Projects
 
@@ -81,24 +77,10 @@ def _views(evaluated: EvaluatedRun, teachers: Teachers, rows: Mapping[str, Tenso
     networks = {"student": evaluated.network, "final": teachers.network("final")}
     train = evaluated.features(networks, sample(evaluated.context.sets.train, POOL)[0])
     views = student_views(rows["student"], rows["final"], train)
-    if "raw" not in views and isinstance(method := _trained_method(evaluated), Projects):
+    if "raw" not in views and isinstance(method := evaluated.trained_method(), Projects):
         with torch.no_grad():
             views["projector"] = method.project(rows["student"])
     return views
-
-
-def _trained_method(evaluated: EvaluatedRun) -> nn.Module | None:
-    """The run's method with its trained weights, in evaluation mode; None if it has none."""
-    run, sets, path = evaluated.run, evaluated.context.sets, evaluated.folder.method
-    if not path.exists():
-        return None
-    teachers = Teachers(run, evaluated.context.runs, len(sets.classes), sets.image_size)
-    shapes = {role: teachers.shapes[role] for role in run.roles}
-    task, student = build_task(sets, **run.task.model_dump()), feature_shapes(evaluated.network, sets.image_size)
-    sizes = method_sizes(task, sets, student, shapes)
-    method = build_method(run.method, sizes, run.options)
-    load_checked(method, read_weights(evaluated.folder.weights(path)), path)
-    return method.eval()
 
 
 def student_values(

@@ -29,7 +29,7 @@ from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import Network, feature_shapes, tapped_features
-from antishortcut.tasks import Classification, Segmentation
+from antishortcut.tasks import Classification, EmbeddingAgreement, Segmentation
 from antishortcut.teachers.cache import CachedOutputs
 from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all, compile_if_faster, fastest_precision
 from antishortcut.teachers.trajectory import build_model
@@ -289,7 +289,7 @@ class Stopwatch:
         size, whole = group.size, -(-group.batch // group.accumulate)
         images = min(whole, max(PIXELS // size.side**2, 2)) if self.device.type == "cpu" else whole
         batches = _batches(size, images, group.augment, self.device)
-        task: Task = Classification()
+        task: Task = Classification() if size.classes else EmbeddingAgreement()
         if size.dense:
             samples = max(round(images / whole * group.task.samples), 1)
             task = Segmentation(size.classes, samples=samples, aux=group.task.aux)
@@ -341,7 +341,7 @@ def _batches(size: TrainingSize, images: int, augment: str, device: torch.device
 
 
 def _labels(size: TrainingSize) -> Tensor:
-    return torch.arange(size.images) % size.classes
+    return torch.arange(size.images) % max(size.classes, 1)
 
 
 def median(values: Sequence[float]) -> float:

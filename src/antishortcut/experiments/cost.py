@@ -14,9 +14,11 @@ from antishortcut.config.recipe import Recipe, Run, Value, rewind_run, teach_run
 from antishortcut.config.schema import DataSettings, ModelSettings, Settings, TaskSettings
 from antishortcut.data import DATASETS
 from antishortcut.data.datasets import TrainingSize, find
+from antishortcut.data.unlabelled import list_unlabelled
 from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
+from antishortcut.fileio import expanded
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
 
@@ -122,6 +124,7 @@ def size_of(data: DataSettings) -> TrainingSize:
     drawn = max(int(data.options.get("count", whole.images)), 1)  # of synthetic images
     images = drawn - (max(1, round(data.val_fraction * drawn)) if data.val_fraction else 0)
     images = max(min(images, data.train_limit or images), 1)
+    images += 0 if data.unlabelled is None else len(list_unlabelled(expanded(data.unlabelled)))
     return whole._replace(images=images, side=data.image_size or whole.side)
 
 

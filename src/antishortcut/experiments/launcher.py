@@ -153,7 +153,8 @@ def _expected_run(job: Job, run: Run) -> Run:
     other = {"early": learned, "chosen": run.roles.get("chosen", "")}
     roles = {role: other.get(role, role) for role in method_roles(job.method, options)}
     names = job.model_dump(include={"suite", "name", "seed", "method"})
-    names |= {"options": options, "roles": roles, "teacher": teacher.hash, "early": early}
+    taught = teacher.hash if recipe.data.unlabelled is None else run.teacher  # on images with another fingerprint
+    names |= {"options": options, "roles": roles, "teacher": taught, "early": early}
     expected = distill_run(recipe, run.fingerprint, **names)
     model = expected.model.model_copy(update={"weights": run.model.weights})  # their digest is compared
     return expected.model_copy(update={"model": model})

@@ -91,7 +91,7 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
         "preprocessing": written.preprocessing,
         "type": "float32",
         "input": {"image": ["batch", 3, *sides]},
-        "output": {name: ["batch", widths[name], *after] for name in output_names(embedding)},
+        "output": {name: ["batch", widths[name], *after] for name in output_names(opened, embedding)},
         "load": list(written.load),
         "recipe": {"student": dict(written.recipe)} if written.recipe else None,
         "run": {"suite": run.suite, "name": run.name, "seed": run.seed, "hash": run.hash, "state": opened.state},

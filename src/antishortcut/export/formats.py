@@ -40,7 +40,7 @@ class WrittenModel:
 
 def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     """model.onnx, any batch size; of segmentation any image size."""
-    names = output_names(embedding)
+    names = output_names(opened, embedding)
     settings = {"dynamo": True, "input_names": ["image"], "output_names": names, "verbose": False}
     program = _traced(opened, embedding, torch.onnx.export, **settings)
     for node in program.model.graph.all_nodes():
@@ -55,8 +55,8 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
         load=("import numpy as np, onnxruntime", 'student = onnxruntime.InferenceSession("model.onnx")'),
         use=(
             f"image = np.random.rand(1, 3, {opened.side}, {opened.side}).astype(np.float32)  # yours: RGB in [0, 1]",
-            f'{", ".join(names)}{"" if embedding else ","} = student.run({json.dumps(names)}, {{"image": image}})',
-            "print(logits.argmax(1))",
+            f'{", ".join(names)}{"" if len(names) > 1 else ","} = student.run({json.dumps(names)}, {{"image": image}})',
+            "print(logits.argmax(1))" if opened.classes else "print(embedding.shape)",
         ),
         library="onnx",
     )
@@ -87,8 +87,8 @@ def to_torch(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
         load=("import torch", 'student = torch.export.load("model.pt2").module()'),
         use=(
             f"image = torch.rand(1, 3, {opened.side}, {opened.side})  # yours: RGB in [0, 1]",
-            f"{', '.join(output_names(embedding))} = student(image)",
-            "print(logits.argmax(1))",
+            f"{', '.join(output_names(opened, embedding))} = student(image)",
+            "print(logits.argmax(1))" if opened.classes else "print(embedding.shape)",
         ),
         library="torch",
     )
@@ -102,6 +102,7 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
         data = save(cpu_tensors(opened.bare), metadata={"format": "pt"})
     (place / "model.safetensors").write_bytes(data)  # the library's own writer hides errors of the disk
     model, classifier = opened.run.model, reused(opened.network)
+    output = output_names(opened, False)[0]
     network = build(model.name, opened.classes, image_size=opened.side, **model.build_options)
     options = "".join(f", {key}={json.dumps(value)}" for key, value in model.build_options.items())
     recipe = {"name": model.name, **model.build_options, "weights": "model.safetensors"}
@@ -117,11 +118,11 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
         ]
     load_weights(network.eval(), place / "model.safetensors")
     return WrittenModel(
-        run=lambda image: [network(image).logits],
+        run=lambda image: [getattr(network(image), output)],
         load=(*load, 'load_weights(student, "model.safetensors")'),
         use=(
             "import torch",
-            f"logits = student(torch.rand(1, 3, {opened.side}, {opened.side})).logits  # yours: RGB in [0, 1]",
+            f"{output} = student(torch.rand(1, 3, {opened.side}, {opened.side})).{output}  # yours: RGB in [0, 1]",
         ),
         library="antishortcut",
         preprocessing="inside the network these lines make; weights loaded otherwise want mean and std applied first",
@@ -158,7 +159,7 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
         use=(
             f"image = torch.rand(1, 3, {side}, {side})  # yours: RGB in [0, 1]",
             'mean, std = (torch.tensor(student.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))',
-            "print(student((image - mean) / std).argmax(1))",
+            f"print(student((image - mean) / std){'.argmax(1)' if opened.classes else '.shape'})",
         ),
         library="timm",
         preprocessing="not inside: apply mean and std first",
@@ -223,7 +224,10 @@ def require(form: str) -> dict[str, Any]:
         raise UserError(f"--to {form} needs {error.name}: pip install 'antishortcut[export]'") from None
 
 
-def output_names(embedding: bool) -> list[str]:
+def output_names(opened: OpenedRun, embedding: bool) -> list[str]:
+    """A network without a classifier gives its embedding alone."""
+    if not opened.classes:
+        return ["embedding"]
     return ["logits", "embedding"] if embedding else ["logits"]
 
 

@@ -66,14 +66,15 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
     begun = f" and the weights it started from ({model.name})" if model.pretrained or model.weights else ""
     begun += " and its teacher, whose classifier is among them" if record["teachers_classifier"] else ""
+    gives = f"{'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows"
     limits = [
-        f"It gives {'each pixel' if opened.maps else 'any image'} one of {opened.classes} classes, whatever it shows.",
+        f"It gives {gives if opened.classes else 'an embedding of any image, and no class'}.",
         "The scores hold for images like those of the sets they name, and for this run: another seed gives others.",
         f"It was trained on {'crops' if opened.maps else 'images'} of {opened.side} × {opened.side} pixels.",
     ]
     if opened.sets is None:
         limits.append("Its data were not available at export: it was checked on noise.")
-    if not opened.names:
+    if not opened.names and not run.data.name.startswith("unlabelled:"):
         limits.append("The names of its classes are not known.")
     sections = {
         "Scores": [

@@ -33,7 +33,7 @@ Exported = Callable[[Tensor], Sequence[Tensor]]  # a batch of raw images → out
 
 
 class ExportModule(nn.Module):
-    """Raw images (B, 3, H, W) in [0, 1] → logits, or logits and embedding."""
+    """Raw images (B, 3, H, W) in [0, 1] → logits, or logits and embedding; without a classifier the embedding."""
 
     def __init__(self, network: Network, embedding: bool = False) -> None:
         super().__init__()
@@ -42,6 +42,8 @@ class ExportModule(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         features = self.network(image)
+        if features.logits.shape[1] == 0:
+            return features.embedding  # type: ignore[no-any-return]
         return (features.logits, features.embedding) if self.embedding else features.logits
 
 
@@ -112,6 +114,8 @@ def bare(network: Network) -> nn.Module:
 def _count_classes(folder: RunDir, weights: dict[str, Tensor], side: int) -> int:
     """From the weights whose shape differs from that of a network for two classes."""
     two = build_saved(folder, 2, side).state_dict()
+    if two.keys() - weights.keys():
+        return 0  # it has no classifier
     heads = [weights[key] for key in two if key in weights and weights[key].shape != two[key].shape]
     counts = {len(weight) if weight.ndim else 0 for weight in heads}
     if len(counts) > 1 or 0 in counts:

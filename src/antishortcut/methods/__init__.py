@@ -22,6 +22,7 @@ from antishortcut.methods.crd import CRD
 from antishortcut.methods.dfr import DFR
 from antishortcut.methods.dist import DIST
 from antishortcut.methods.dkd import DKD
+from antishortcut.methods.feature_distillation import FeatureDistillation
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.fsp import FSP
 from antishortcut.methods.ft import FT
@@ -84,6 +85,7 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "groupdro+kd": GroupDRO,
     "dfr+kd": DFR,
     "transplant": Transplant,
+    "features": FeatureDistillation,
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.checks import check_labels, check_settings
+from antishortcut.methods.checks import check_every_label, check_labels, check_settings
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
@@ -94,6 +94,7 @@ class BYOT(nn.Module):
     ) -> None:
         super().__init__()
         check_labels(sizes)
+        check_every_label(sizes)
         check_settings(alpha=alpha, temperature=temperature)
         maps = sizes.student.stages
         if len(maps) < 2:

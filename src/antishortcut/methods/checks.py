@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antishortcut.errors import UserError
 from antishortcut.models.reused_classifier import WIDEST
-from antishortcut.types import Sizes
+from antishortcut.types import UNLABELLED, Sizes
 
 ABOVE_0 = (lambda value: 0 < value < math.inf, "above 0, and finite")
 NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
@@ -114,6 +114,12 @@ def check_labels(sizes: Sizes) -> Tensor:
     if sizes.labels is None:
         raise ValueError("needs one label for every image, not for every pixel")
     return sizes.labels
+
+
+def check_every_label(sizes: Sizes) -> None:
+    """The method goes by the class of every image, so images without a label are refused."""
+    if sizes.labels is not None and bool((sizes.labels == UNLABELLED).any()):
+        raise ValueError("goes by the class of every image, and some images have no label; use kd, contrast or asd")
 
 
 def check_groups(sizes: Sizes) -> Tensor:

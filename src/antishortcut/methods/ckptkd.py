@@ -4,7 +4,7 @@ Which state that is, `antishortcut.teachers.selection` estimates; here it is the
 """
 # B batch, C classes
 
-from antishortcut.methods.checks import check_labels
+from antishortcut.methods.checks import check_every_label, check_labels
 from antishortcut.methods.kd import KD
 from antishortcut.types import Sizes
 
@@ -19,3 +19,4 @@ class CkptKD(KD):
     ) -> None:
         super().__init__(sizes, weight=weight, temperature=temperature, task_weight=task_weight)
         check_labels(sizes)
+        check_every_label(sizes)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.asd import ASDLoss
-from antishortcut.methods.checks import check_choice, check_settings, check_tensors, check_widths
+from antishortcut.methods.checks import check_choice, check_every_label, check_settings, check_tensors, check_widths
 from antishortcut.methods.dkd import dkd_terms
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
@@ -119,6 +119,7 @@ class Contrast(nn.Module):
         self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
         if guard or beta != 0:
             self.no_mixup = "it goes by the one true class"
+            check_every_label(sizes)
 
     def project(self, student: Tensor) -> Tensor:
         return student if self.features is None else self.features.project(student)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from antishortcut.methods.checks import check_choice, check_labels, check_settings
+from antishortcut.methods.checks import check_choice, check_every_label, check_labels, check_settings
 from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
@@ -115,6 +115,7 @@ class CRD(nn.Module):
         super().__init__()
         check_choice("memory", memory, ("bank", "queue"))
         check_settings(negatives=negatives, temperature=temperature, momentum=momentum, width=width)
+        check_every_label(sizes)
         labels = check_labels(sizes)
         self.weight, self.temperature, self.momentum, self.memory = weight, temperature, momentum, memory
         self.kd, self.kd_temperature, self.task_weight, self.examples = kd, kd_temperature, task_weight, sizes.examples

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.asd import linear_warmup
-from antishortcut.methods.checks import check_settings
+from antishortcut.methods.checks import check_every_label, check_settings
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
@@ -64,6 +64,7 @@ class DKD(nn.Module):
     ) -> None:
         super().__init__()
         check_settings(temperature=temperature, warmup=warmup)
+        check_every_label(sizes)
         self.alpha, self.beta, self.temperature = alpha, beta, temperature
         self.warmup, self.task_weight, self.standardise = warmup, task_weight, standardise
 

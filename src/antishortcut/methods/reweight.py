@@ -4,7 +4,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.methods.checks import check_choice, check_settings
+from antishortcut.methods.checks import check_choice, check_every_label, check_settings
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
@@ -45,6 +45,7 @@ class Reweight(nn.Module):
         super().__init__()
         check_choice("scheme", scheme, ("jtt", "lff"))
         check_settings(factor=factor, temperature=temperature)
+        check_every_label(sizes)
         self.scheme, self.factor, self.weight, self.temperature = scheme, factor, weight, temperature
         self.ce, self.task_weight = ce, task_weight
 

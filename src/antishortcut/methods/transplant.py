@@ -1,7 +1,7 @@
 """Debiased teacher's transplant (Lee & Lee 2023) in style: SimKD, samples weighted by the early teacher's failure."""
 # B batch
 
-from antishortcut.methods.checks import check_labels, check_settings
+from antishortcut.methods.checks import check_every_label, check_labels, check_settings
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.methods.reweight import failure_weights
 from antishortcut.methods.simkd import SimKD
@@ -22,6 +22,7 @@ class Transplant(SimKD):
     ) -> None:
         super().__init__(sizes, weight=weight, reduction=reduction, task_weight=task_weight)
         check_labels(sizes)
+        check_every_label(sizes)
         check_settings(factor=factor)
         self.factor = factor
 

@@ -67,7 +67,9 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         options = {"init_weights": True}
     elif size is not None and name.startswith("vit_"):
         options = {"image_size": size}
-    module: nn.Module = models.get_model(name, weights=None, num_classes=classes, **options)
+    if name in dense and not classes:
+        raise UserError(f"torchvision:{name} segments images, so it needs classes; use a network that embeds images")
+    module: nn.Module = models.get_model(name, weights=None, num_classes=classes or 1, **options)
     if pretrained:
         try:
             weights = models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
@@ -84,8 +86,18 @@ def from_torchvision(name: str, classes: int, pretrained: bool, size: int | None
         pooling = module.get_submodule("classifier.0.convs.4")
         assert isinstance(pooling, nn.Sequential)
         pooling[2] = SingleSampleNorm2d.like(pooling[2])
+    if not classes:
+        _drop_classifier(module)
     own_size = getattr(module, "image_size", None)
     return ExternalModel(module, IMAGENET_MEAN, IMAGENET_STD, own_size if isinstance(own_size, int) else None)
+
+
+def _drop_classifier(module: nn.Module) -> None:
+    """Of a torchvision classifier, which always has one: its last layer, linear or a convolution, does nothing."""
+    layers = [path for path, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    heads = [path for path in layers if not path.lower().startswith("aux")]
+    parent, _, name = heads[-1].rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())
 
 
 def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
@@ -152,6 +164,29 @@ def find_source(name: str) -> tuple[Source, str] | None:
     if not source or not rest:
         return None
     return (SOURCES[source], rest) if source in SOURCES else (from_import, name)
+
+
+def is_own(name: str) -> bool:
+    """Whether the network is your own code, package.module:factory."""
+    source = find_source(name)
+    return source is not None and source[0] is from_import
+
+
+def published_classes(name: str) -> int:
+    """The number of classes that a network's published weights know; 0 for those that only embed."""
+    source, _, rest = name.partition(":")
+    if source == "torchvision":
+        from torchvision import models
+
+        return len(models.get_model_weights(rest).DEFAULT.meta["categories"])
+    if source == "timm" and ":" not in rest:  # of hf-hub:owner/name nothing is known before the download
+        from timm.data.imagenet_info import infer_imagenet_subset
+        from timm.models import get_pretrained_cfg
+
+        config = get_pretrained_cfg(rest)  # CLIP's 512 "classes" are its embedding: no subset of ImageNet has as many
+        if config is not None and infer_imagenet_subset({"num_classes": config.num_classes}) is not None:
+            return int(config.num_classes)
+    return 0
 
 
 def code_of(*names: str) -> dict[str, str]:

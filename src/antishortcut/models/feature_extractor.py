@@ -60,7 +60,8 @@ class FeatureExtractor(nn.Module):
 
     embedding: path of a module whose output is pooled; by default the input of the layer that computes the logits.
     stages: paths of modules; by default chosen as described above.
-    classes: the number of logits, which distinguishes them from other tensors.
+    classes: the number of logits, which distinguishes them from other tensors. 0: the module only embeds, so what it
+        returns is the embedding (of maps their mean), and the logits are empty.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class FeatureExtractor(nn.Module):
         with recorded(self.module, dict.fromkeys(source.path for source in sources)) as calls:
             output = self.module(x)
         head = calls[layout.heads[0].path].output if len(layout.heads) == 1 else None
-        logits = find_logits(output, None, self.classes, head)
+        logits = self._logits(output, None, head)
         aux = entries(output).get("aux") if layout.maps and self.training else None
         if self.stages is None and isinstance(output, Features):
             stages = output.stages
@@ -129,11 +130,19 @@ class FeatureExtractor(nn.Module):
             last = to_map(calls[layout.last.path].output, layout.last, x)
         return Features(logits if layout.maps else logits.flatten(1), embedding, stages, aux, last)
 
+    def _logits(self, output: Any, batch: int | None, head: Tensor | None = None) -> Tensor:
+        """(B, C), or maps; (B, 0) of a module that only embeds."""
+        if self.classes != 0:
+            return find_logits(output, batch, self.classes, head)
+        return returned_embedding(output)[:, :0]
+
     def _embedding(self, layout: Layout, calls: Mapping[str, Call], output: Any, x: Tensor) -> Tensor:
         """(B, D), or (B, D, h, w) where the logits are maps."""
         if layout.embedding is not None:
             return self._pooled(calls[layout.embedding.path].output, layout.embedding, layout.maps, x)
         returned = entries(output).get("embedding")
+        if self.classes == 0:
+            return returned_embedding(output)
         if isinstance(returned, Tensor):
             return returned
         inputs = {id(calls[head.path].input): head for head in layout.heads}  # heads may share theirs
@@ -165,9 +174,9 @@ class FeatureExtractor(nn.Module):
             image = x.detach().clone().requires_grad_() * 1.0  # no leaf, so it may be changed in place
             with recorded(self.module, paths) as calls:
                 output = self.module(image)
-        logits = find_logits(output, len(x), self.classes)
-        returned = isinstance(entries(output).get("embedding"), Tensor)
-        heads = find_heads(self.module, calls, logits)
+        logits = self._logits(output, len(x))
+        returned = self.classes == 0 or isinstance(entries(output).get("embedding"), Tensor)
+        heads = () if self.classes == 0 else find_heads(self.module, calls, logits)
         if not heads and not returned and self.embedding is None:
             outputs = [path for path, (_, y, *_) in calls.items() if y is not None and y.ndim > 1 and len(y) == len(x)]
             options = ", ".join(outputs[:-7:-1])
@@ -266,6 +275,17 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
     shapes = ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}".strip() for k, v in values.items())
     columns = f", none of them with {classes} columns" if len(values) > 1 and classes is not None else ""
     raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")
+
+
+def returned_embedding(output: Any) -> Tensor:
+    """What a module without a classifier returns: under the name embedding, or first. (B, D)"""
+    values = entries(output)
+    value = values["embedding"] if isinstance(values.get("embedding"), Tensor) else first_tensor(output)
+    if value is None or value.ndim not in (2, 4) or not value.is_floating_point() or value.shape[1] == 0:
+        has = type(output).__name__ if value is None else f"{tuple(value.shape)} {value.dtype}"
+        expected = "expected an embedding (batch, width) or a map of it, alone, first or as 'embedding'"
+        raise UserError(f"the network returns {has.replace('torch.', '')} without a classifier; {expected}")
+    return value if value.ndim == 2 else value.mean(dim=(2, 3))
 
 
 def find_heads(module: nn.Module, calls: Mapping[str, Call], logits: Tensor) -> tuple[str, ...]:

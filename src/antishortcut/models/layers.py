@@ -78,7 +78,14 @@ def init_head(head: nn.Linear, std: float | None = None) -> None:
         nn.init.normal_(head.weight, std=std)
 
 
-def classify(last: Tensor, head: nn.Linear, stages: Sequence[Tensor]) -> Features:
+class NoClassifier(nn.Module):
+    """In place of a classifier: no logits (B, 0), or maps of none, of an embedding (B, D) or a map."""
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        return embedding[:, :0]
+
+
+def classify(last: Tensor, head: nn.Module, stages: Sequence[Tensor]) -> Features:
     """Global average pool of the last map (B, D, H, W), then the linear classifier."""
     embedding = last.mean(dim=(2, 3))  # (B, D)
     return Features(head(embedding), embedding, tuple(stages), last=last)

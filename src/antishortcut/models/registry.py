@@ -1,7 +1,7 @@
 """Name → network. Ours by name, others as `timm:NAME`, `torchvision:NAME`, your own as `package.module:factory`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from antishortcut.models import mobilenet, resnet, shufflenet, simple_cnn, simpl
 from antishortcut.models.deeplab import deeplab
 from antishortcut.models.external import ExternalModel, find_source, library_hint
 from antishortcut.models.feature_extractor import FeatureExtractor
+from antishortcut.models.layers import NoClassifier
 from antishortcut.models.user_models import try_out
 from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour, Network
 
@@ -68,6 +69,7 @@ def build(
 ) -> Network:
     """The network of that name for raw images. Networks for segmentation take any size and return maps.
 
+    classes: 0 for a network without a classifier, whose logits are empty (B, 0).
     mean, std: by default CIFAR-100's; for timm, torchvision and DeepLab those of their published weights.
     size: side that images are resized to, for networks with a fixed input size; timm and torchvision set their own.
     embedding: path of the module whose output is the embedding; by default the input of the classifier.
@@ -79,6 +81,8 @@ def build(
     if hooked and name.startswith(("deeplabv3-", "dense-")):
         raise UserError(f"embedding and stages cannot be set for {name}: its embedding is the map its head reads")
     source = find_source(name)
+    if classes == 0 and name.startswith(("deeplabv3-", "dense-")):
+        raise UserError(f"{name} segments images, so it needs classes; without any, use a network that embeds images")
     if name in DEEPLAB:
         model = deeplab(name, classes, pretrained)
     elif source is not None:
@@ -97,12 +101,15 @@ def build(
 
 def make(name: str, classes: int, stem: str = "cifar") -> nn.Module:
     """One of our own networks, for normalised images."""
-    net = resnet.from_name(name, classes, stem)
+    some = classes or 1
+    net: Any = resnet.from_name(name, some, stem)
     for family in (wrn, vgg, shufflenet, mobilenet, simple_cnn, simple_segmentation):
-        net = net or family.from_name(name, classes)
+        net = net or family.from_name(name, some)
     if net is None:
         raise UserError(f"unknown model {name!r}{library_hint(name) or suggest(name, (*NAMES, *IMAGENET))}")
-    return net
+    if not classes:
+        net.head = NoClassifier()
+    return cast(nn.Module, net)
 
 
 def describe() -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from antishortcut.errors import UserError, first_line
 from antishortcut.models.deeplab import DeepLab, backbone_state
 from antishortcut.models.feature_extractor import FeatureExtractor
+from antishortcut.models.layers import NoClassifier
 from antishortcut.models.reused_classifier import ReusedClassifier
 
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every key
@@ -55,6 +56,8 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
         if words >= REUSED and not isinstance(body, ReusedClassifier):
             advice = "; they are of a student that ends in its teacher's classifier: to learn from it, use --via"
         state = _aligned(own, state, path)
+        if _is_headless(body):
+            state = {key: value for key, value in state.items() if key in own}  # without the file's classifier
         rest, left = _without_classifier(own, state, body.heads if isinstance(body, FeatureExtractor) else ("head",))
         if left and start:
             fresh = list(dict.fromkeys(key.rpartition(".")[0] for key in left))
@@ -69,6 +72,24 @@ def load_weights(network: nn.Module, path: str | Path, *, start: bool = False) -
         names = ", ".join(layer.rstrip(".") for layer in fresh)
         warnings.warn(f"{path} has no weights that fit these layers, so they start fresh: {names}", stacklevel=2)
     target.load_state_dict(state, strict=False)  # complain() was strict, old files may lack BN's counters
+
+
+def count_classes(network: nn.Module, path: Path) -> int:
+    """How many classes the classifier in a file has; 0 if it has none. The network may be for any number of classes."""
+    body = getattr(network, "body", network)
+    own = getattr(body, "module", body).state_dict()
+    state = _aligned(own, strip(read_weights(path)), path)
+    heads = body.heads if isinstance(body, FeatureExtractor) else ("head",)
+    _, left = _without_classifier(own, state, heads)
+    counts = {len(state[key]) for key in left if key in state} or {len(own[f"{heads[0]}.weight"])}
+    if len(counts) > 1:
+        raise UserError(f"{path} does not tell how many classes it is for; add --set data.options.classes=NUMBER")
+    return 0 if left and not any(key in state for key in left) else counts.pop()
+
+
+def _is_headless(body: nn.Module) -> bool:
+    extracted = isinstance(body, FeatureExtractor) and body.classes == 0
+    return extracted or isinstance(getattr(body, "head", None), NoClassifier)
 
 
 def load_checked(network: nn.Module, state: State, where: str | Path) -> None:

@@ -31,7 +31,7 @@ LABELS = DERIVED | {key: metric for each in EVALUATIONS.values() for key, metric
 ORDER = ["training", *EVALUATIONS]  # of the columns; the data's own sets are of the evaluation "clean"
 SHOWN = {  # evaluation → its columns in the first table; of others the first few
     "training": ("last", "best"),
-    "clean": ("miou", "accuracy", "shape_bias"),
+    "clean": ("miou", "accuracy", "agreement", "cosine", "shape_bias"),
     CORRUPTIONS: ("mce", "mce_relative"),
     "stylized": ("accuracy", "gap"),
     "cue-conflict": ("accuracy", "shape_bias"),

@@ -171,6 +171,7 @@ def _conv_norm_pairs(network: Network, image: Tensor) -> list[tuple[str, str]]:
 def _same_outputs(one: Network, other: Network, image: Tensor) -> bool:
     first, second = one(image), other(image)
     pairs = [(first.logits, second.logits), (first.embedding, second.embedding)]
+    pairs = [(a, b) for a, b in pairs if a.numel()]  # a network without a classifier has no logits
     pairs += list(zip(first.stages, second.stages, strict=True))
     if first.last is not None and second.last is not None:
         pairs.append((first.last, second.last))
@@ -204,8 +205,9 @@ def agreement(network: Network, frozen: FrozenModel, images: Sequence[Tensor]) -
     for image in images:
         reference, outputs = network(image), frozen(image)
         cosines.append(F.cosine_similarity(_rows(reference.embedding), _rows(outputs.embedding), dim=1))  # (R,)
-        same.append(_rows(reference.logits).argmax(1) == _rows(outputs.logits).argmax(1))  # (R,)
-    return Agreement(float(torch.cat(cosines).mean()), float(torch.cat(same).float().mean()))
+        if reference.logits.shape[1]:  # else it has no classifier
+            same.append(_rows(reference.logits).argmax(1) == _rows(outputs.logits).argmax(1))  # (R,)
+    return Agreement(float(torch.cat(cosines).mean()), float(torch.cat(same).float().mean()) if same else 1.0)
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -9,16 +9,19 @@ import torch
 from lightning_fabric import Fabric
 
 from antishortcut.config.recipe import Run, TeacherSettings
+from antishortcut.config.schema import PUBLISHED
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded, sha256
 from antishortcut.models import Network, load_weights
+from antishortcut.models.external import find_source, is_own, published_classes
+from antishortcut.models.weights import count_classes
 from antishortcut.run_dir import RunDir, read_json
 from antishortcut.tasks import build_task
 from antishortcut.teachers.snapshots import check_entries
 from antishortcut.teachers.trajectory import Trajectory, build_model
-from antishortcut.types import DataSplits
+from antishortcut.types import DataSplits, ScoredByTeacher, lacks_labels
 
 IMAGES = 2_000  # on which an imported state is scored
 END = {"final", "100%"}
@@ -27,7 +30,7 @@ END = {"final", "100%"}
 class ImportedState(NamedTuple):
     labels: list[str]
     step: int  # of training; weight files do not tell, so their place
-    file: Path
+    file: Path | None  # None: the weights that the network comes with
     fraction: float | None = None  # of training that was done
     sha256: str | None = None  # of the file when it was written
 
@@ -35,6 +38,12 @@ class ImportedState(NamedTuple):
 def imported_states(teacher: TeacherSettings) -> list[ImportedState]:
     """The states of a teacher trained elsewhere, in the order they were reached; the last is final."""
     assert teacher.final is not None
+    if teacher.final == PUBLISHED:
+        if teacher.early_file:
+            raise UserError(f"teacher.early is {teacher.early}, so teacher.final must be a file too, not {PUBLISHED}")
+        if find_source(teacher.name) is None:
+            raise UserError(f"nobody publishes weights for {teacher.name}; train it, or name a file as teacher.final")
+        return [ImportedState(["final"], 2, None)]
     path = expanded(teacher.final)
     if not os.path.isdir(path):  # False, not an error, for a name that is too long
         early = [ImportedState(["early"], 1, expanded(teacher.early))] if teacher.early_file else []
@@ -66,36 +75,51 @@ def _read_snapshots(folder: Path) -> Iterator[ImportedState]:
 
 def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
     """Raise for weights of another network or of other classes, before anything is trained with them."""
-    network = build_model(teacher.without_weights(), len(data.classes), data.image_size)
-    states = imported_states(teacher)
-    load_weights(network, states[0].file)
+    network, states = _network(teacher, data), imported_states(teacher)
+    _load(network, states[0])
     first = {key: value.clone() for key, value in network.state_dict().items()}
-    load_weights(network, states[-1].file)
+    _load(network, states[-1])
     if len(states) > 1 and all(torch.equal(value, first[key]) for key, value in network.state_dict().items()):
         raise UserError(_same_weights(states))
+
+
+def teacher_classes(teacher: TeacherSettings, image_size: int) -> int:
+    """How many classes a teacher trained elsewhere knows; 0 if it only embeds, or is your own and does not tell."""
+    file = imported_states(teacher)[-1].file
+    if file is None:
+        return published_classes(teacher.name)
+    try:
+        network = build_model(teacher.without_weights(), 2, image_size)
+    except UserError:
+        if not is_own(teacher.name):
+            raise
+        return 0
+    return count_classes(network, file)
 
 
 def import_teacher(
     run: Run, teacher: TeacherSettings, run_dir: RunDir, data: DataSplits, fabric: Fabric
 ) -> Iterator[str]:
     """Check every state, score it, and save it in the teacher's folder. Yields a line about each."""
-    network = build_model(run.model.without_weights(), len(data.classes), data.image_size)
+    network, final = _network(teacher, data), None
     trajectory, metric = Trajectory(run_dir), build_task(data).primary_metric
     states, values = imported_states(teacher), list[float]()
+    if lacks_labels(data.train):  # without labels a state is scored by how well it agrees with the final one
+        final = _network(teacher, data)
+        _load(final, states[-1])
     for state in states:
-        if state.sha256 is not None and (not state.file.is_file() or sha256(state.file) != state.sha256):
-            raise UserError(f"{state.file} is missing or damaged: not the file that was saved; restore it")
-        load_weights(network, state.file)
-        scores = _scores(network, data, fabric)
+        _check_sum(state)
+        _load(network, state)
+        scores = _scores(network, final, data, fabric)
         total = None if state.fraction is None else states[-1].step
         trajectory.keep(state.labels, state.step, None, total, scores, network)
         values.append(scores[metric])
-        yield f"{state.file} is {' = '.join(state.labels)}: {metric} {scores[metric]:.3f} here"
+        yield f"{state.file or PUBLISHED} is {' = '.join(state.labels)}: {metric} {scores[metric]:.3f} here"
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(_same_weights(states))
     if values[0] > values[-1]:
         yield f"The early state has the better {metric}: are {states[0].file} and {states[-1].file} swapped?"
-    chance = 1 / len(data.classes)
+    chance = 1 / max(len(data.classes), 1)
     if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
         yield (
             "That is hardly better than guessing: are its classes in the order of yours, "
@@ -107,17 +131,42 @@ def import_teacher(
     run_dir.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
 
 
+def _network(teacher: TeacherSettings, data: DataSplits) -> Network:
+    """The teacher's network before files of weights are loaded; your own factory loads its published ones itself."""
+    published = teacher.final == PUBLISHED
+    model = teacher.without_weights().model_copy(update={"pretrained": published and not is_own(teacher.name)})
+    return build_model(model, len(data.classes), data.image_size)
+
+
+def _check_sum(state: ImportedState) -> None:
+    if state.file is None or state.sha256 is None:
+        return
+    if not state.file.is_file() or sha256(state.file) != state.sha256:
+        raise UserError(f"{state.file} is missing or damaged: not the file that was saved; restore it")
+
+
+def _load(network: Network, state: ImportedState) -> None:
+    if state.file is not None:
+        load_weights(network, state.file)
+
+
 def _same_weights(states: list[ImportedState]) -> str:
     return f"{states[0].file} and {states[-1].file} hold the same weights: there is nothing to push away from"
 
 
 @torch.no_grad()
-def _scores(network: Network, data: DataSplits, fabric: Fabric) -> dict[str, float]:
+def _scores(network: Network, final: Network | None, data: DataSplits, fabric: Fabric) -> dict[str, float]:
     task, images = build_task(data), limited(data.val or data.tests[data.eval_split], IMAGES, 0)
     plain = {"image_size": data.image_size, "augment": "none", "shuffle": False, "seed": 0, "workers": "auto"}
     loader = Loader(images, batch=task.eval_batch_size, **plain)  # type: ignore[arg-type]
-    network.to(fabric.device).eval()
-    batches = to_device(loader.epoch(0), fabric.device)
-    counts = [task.counts(network(batch.image), batch.label) for batch in batches]
-    network.cpu()
+    networks = [each.to(fabric.device).eval() for each in (network, final) if each is not None]
+    counts = []
+    for batch in to_device(loader.epoch(0), fabric.device):
+        outputs = [each(batch.image) for each in networks]
+        if isinstance(task, ScoredByTeacher):
+            counts.append(task.agreement(*outputs))
+        else:
+            counts.append(task.counts(outputs[0], batch.label))
+    for each in networks:
+        each.cpu()
     return task.scores(torch.stack(counts).sum(dim=0).cpu()) | {"images": len(images)}

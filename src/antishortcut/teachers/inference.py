@@ -48,6 +48,11 @@ class TeacherOutputs:
     def compute(self, image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:
         return self.teachers.features(self.roles, image, taps)
 
+    def first(self, image: Tensor) -> Features:
+        """The outputs of the state that comes first among the method's: what its students are to agree with."""
+        role = self.roles[0]
+        return self.teachers.features([role], image)[role]
+
     def prepare(self, data: DataSplits, loader: Loader, steps: int, resumed: bool, micro_batches: int) -> None:
         """Choose precision, cache and compilation for a training of so many steps."""
         self.view = loader.view  # which augmentation an epoch has

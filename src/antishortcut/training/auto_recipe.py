@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from antishortcut.config.recipe import TeacherSettings
+from antishortcut.config.recipe import TeacherSettings, recipe_from
+from antishortcut.config.schema import PUBLISHED
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
 from antishortcut.errors import UserError, plural, suggest
 from antishortcut.fileio import expanded, near_folder
-from antishortcut.models.external import published
+from antishortcut.models.external import is_own, published
+from antishortcut.teachers.imported import teacher_classes
+from antishortcut.types import lacks_labels
 
 STEPS = 20_000  # target number of optimizer steps of a student, within EPOCHS
 EPOCHS = (30, 100)  # at least, at most
@@ -29,7 +32,8 @@ LR, FINE_TUNE = 1e-3, 0.2  # of AdamW with a batch of 64 from scratch; its share
 LR_WARMUP, METHOD_WARMUP = 0.05, 1 / 12  # shares of training; 1/12 is 20 of the paper's 240 epochs
 INITIAL, METHOD_INIT = ("ab", "fsp", "ft"), 1 / 8  # methods with an initial phase, and its share: 30 of 240 epochs
 HUBS = ("timm:", "torchvision:")  # networks with published weights
-DATA_KEYS = ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options")
+DATA_KEYS = ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options", "unlabelled")
+CLASSES = "data.options.classes"  # of images without labels: how many classes the teacher knows
 AUGMENTS = {"imagenet": "random resized crop, flip, colour", "crop-flip": "shift and flip"}
 
 
@@ -87,6 +91,17 @@ def data_name(text: str) -> str:
     return f"{kind}:{Path(path)}" if kind in ("folder", "groups") and path else text
 
 
+def unlabelled_request(request: PairRequest) -> PairRequest:
+    """Of images in any layout without labels. A teacher has weights of its own: named, published, or your factory's."""
+    kind, colon, path = request.data.partition(":")
+    if colon and kind not in ("folder", "unlabelled"):
+        raise UserError(f"--unlabelled takes a folder of images as --data, not {request.data}")
+    final = request.final
+    if final is None and (published(request.teacher) or is_own(request.teacher)):
+        final = PUBLISHED
+    return replace(request, data=f"unlabelled:{Path(path if colon else request.data)}", final=final)
+
+
 def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str, Any]) -> list[RecipeLine]:
     """The settings of the recipe, in order. Overrides are kept, and the other settings follow from them."""
     options = {key: overrides[f"data.{key}"] for key in DATA_KEYS if f"data.{key}" in overrides}
@@ -94,13 +109,17 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     if "image_size" not in options:
         finding = replace(finding, image_size=usual_side(finding))
     _require_images(finding)
-    images, pretrained = len(finding.splits["train"]), _pretrained(request)
+    unlabelled = finding.splits.get("unlabelled", ())
+    images, pretrained = len(finding.splits["train"]) + len(unlabelled), _pretrained(request)
     batch = min(max(1 << int(math.log2(max(images / STEPS_PER_EPOCH, 1))), BATCH[0]), BATCH[1])
     epochs = request.epochs or min(max(round(STEPS * batch / images), EPOCHS[0]), EPOCHS[1])
     unit, length = ("iterations", overrides["iterations"]) if "iterations" in overrides else ("epochs", epochs)
     length = length if isinstance(length, int) else epochs  # a wrong type is refused below
     why = "" if request.epochs else f"about {STEPS:,} steps, from {EPOCHS[0]} to {EPOCHS[1]} epochs"
-    counts = f"{plural(len(finding.classes), 'class')}, {plural(images, 'image')} to train on"  # no names in comments
+    alone = lacks_labels(finding.splits["train"])
+    known = "no labels" if alone else plural(len(finding.classes), "class")
+    counts = f"{known}, {plural(images, 'image')} to train on"  # no names in comments
+    counts += f", {len(unlabelled):,} of them without labels" if unlabelled else ""
     counts += f", {sum(map(len, finding.splits.values())) - images:,} held out"
     if finding.empty:
         counts += f"; without images: {plural(len(finding.empty), 'folder')}"
@@ -129,7 +148,19 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     lines += [RecipeLine(f"methods.{method}.warmup", warmup) for method in ("contrast+tc", "contrast+hint")]
     why = f"{unit} of its initial phase: 30 of 240"
     lines += [RecipeLine(f"methods.{name}.init", round(METHOD_INIT * length, 2), why) for name in INITIAL]
-    return with_overrides(lines, overrides)
+    lines = with_overrides(lines, overrides)
+    return _with_classes(lines, request, finding.image_size) if alone and CLASSES not in overrides else lines
+
+
+def _with_classes(lines: list[RecipeLine], request: PairRequest, image_size: int) -> list[RecipeLine]:
+    """Images without labels have the classes of their teacher, or none if it only embeds."""
+    teacher = recipe_from(to_toml(lines, ""), Path(request.name)).teacher
+    if teacher.final is None:
+        raise UserError(f"{request.data} has no labels to train a teacher with; name its weights: --final FILE")
+    count = teacher_classes(teacher, image_size)
+    why = "the teacher's" if count else "the teacher only embeds: --method features, a student without a classifier"
+    at = max(number for number, line in enumerate(lines, start=1) if line.key.startswith("data."))
+    return [*lines[:at], RecipeLine(CLASSES, count, why), *lines[at:]]
 
 
 def with_overrides(lines: list[RecipeLine], overrides: Mapping[str, Any]) -> list[RecipeLine]:
@@ -145,7 +176,7 @@ def with_overrides(lines: list[RecipeLine], overrides: Mapping[str, Any]) -> lis
 
 def _require_images(finding: Finding) -> None:
     """At least one image of each class, and two in all."""
-    if finding.dense:
+    if finding.dense or lacks_labels(finding.splits["train"]):
         return
     counts = torch.bincount(finding.splits["train"].label, minlength=len(finding.classes)).tolist()
     if empty := [name for name, count in zip(finding.classes, counts, strict=True) if count == 0]:

@@ -23,7 +23,7 @@ from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_ch
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
 from antishortcut.training.trainer import build_objective, deployed, train
-from antishortcut.types import DataSplits
+from antishortcut.types import DataSplits, lacks_labels
 
 
 @dataclass
@@ -129,9 +129,19 @@ class Session:
         return execution
 
 
+def _teach_run(recipe: Recipe, session: Session) -> Run:
+    """The training of a recipe's teacher on the labelled images; images alone are for teachers that are trained."""
+    data, teacher = session.sets(recipe.data.labelled), recipe.teacher
+    if lacks_labels(data.train) and (teacher.final is None or teacher.early == "rewind"):
+        what = "trained" if teacher.final is None else "rewound"
+        advice = "name its weights: --final FILE (teacher.final), and --early FILE for methods with an early state"
+        raise UserError(f"{data.name} has no labels, so a teacher cannot be {what} on it; {advice}")
+    return teach_run(recipe, data.fingerprint)
+
+
 def teach(recipe: Recipe, session: Session) -> Run:
     """Train or import a recipe's teacher, unless it is there."""
-    run = teach_run(recipe, session.sets(recipe.data).fingerprint)
+    run = _teach_run(recipe, session)
     run_dir = RunDir(run.folder(session.runs))
     if is_finished(run_dir):
         run_dir.check(run)  # a folder that was copied to this name teaches something else
@@ -218,7 +228,7 @@ def distill(
             **where,
         )
 
-    run = teacher = teach_run(recipe, fingerprint)
+    run = teacher = _teach_run(recipe, session)
     for student, where in students:
         run = student_run(run, student, {"early": early_state(recipe.teacher, run)}, where)
     run_dir = RunDir(run.folder(session.runs))
@@ -254,7 +264,7 @@ def _assistants(recipe: Recipe, between: Sequence[str]) -> Iterator[tuple[ModelS
 def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
     """Raise now what would keep a student from being trained. Returns the teacher roles that the method needs."""
     settings, data = method_options(method, recipe.methods.get(method, {})), session.sets(recipe.data)
-    teach_run(recipe, data.fingerprint)  # its weights are there
+    _teach_run(recipe, session)  # its weights are there
     _check(recipe, session, method, settings, [], recipe.teacher.early_state)
     roles = method_roles(method, settings)
     if roles and recipe.teacher.final is not None:

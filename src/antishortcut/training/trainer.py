@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ from antishortcut.teachers.trajectory import (
 )
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
+from antishortcut.training.label_needs import check_unlabelled
 from antishortcut.training.loggers import Loggers, check_loggers
 from antishortcut.training.loss_meter import LossMeter, check_finite_weights
 from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
@@ -64,12 +65,15 @@ from antishortcut.types import (
     BalancesGroups,
     Batch,
     DataSplits,
+    Features,
     Finishes,
     HasNote,
     InitialPhase,
     Method,
     Prepares,
+    Projects,
     ReusesClassifier,
+    ScoredByTeacher,
     Shape,
     StrongView,
     Task,
@@ -118,6 +122,7 @@ def build_objective(
     task = build_task(data, label_smoothing=settings.optim.label_smoothing, **settings.task.model_dump())
     sizes = method_sizes(task, data, feature_shapes(student, data.image_size), shapes)
     check_networks(task, data, sizes)
+    check_unlabelled(method, options, data, sizes, settings.optim)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
     if isinstance(module, Finishes):
@@ -342,9 +347,18 @@ class Trainer:
         loader = self._loader(self.eval_split, limit)
         with torch.compiler.set_stance("force_eager"):
             batches = to_device(loader.epoch(0), self.fabric.device)
-            counts = [self.task.counts(network(batch.image), batch.label) for batch in batches]
+            counts = [self._counts(network, batch) for batch in batches]
         total = gather(torch.stack(counts).sum(dim=0)[None]).sum(dim=0)
         return self.task.scores(total) | {"images": len(loader.images)}
+
+    def _counts(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Of an evaluation batch, by its labels or, without any, by the teacher that the student learns from."""
+        outputs: Features = network(batch.image)
+        if not isinstance(self.task, ScoredByTeacher):
+            return self.task.counts(outputs, batch.label)
+        if isinstance(self.method, Projects):
+            outputs = replace(outputs, embedding=self.method.eval().project(outputs.embedding.float()))
+        return self.task.agreement(outputs, self.teachers.first(batch.image))
 
     def _loader(self, split: str, limit: int | None = None) -> Loader:
         training = split == "train"
