@@ -77,7 +77,8 @@ def distill(
 
     Name a recipe, or data, teacher and student, which may be objects: a Dataset, a DataLoader, (train, test) of them;
     modules. A teacher that is a module is trained already; a student that is one starts from the weights it has.
-    unlabelled: the images of `data` have no labels. also: folders of class folders that it is scored on at the end, {"sketch": "photos/sketch"}.
+    unlabelled: the images of `data` have no labels.
+    also: folders of class folders that it is scored on at the end, {"sketch": "photos/sketch"}.
     All other arguments are options of `asd distill`; `execution` are device, threads, precision, workers …
     """
     from antishortcut.training.pipeline import distill as distill_recipe

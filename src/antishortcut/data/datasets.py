@@ -93,7 +93,7 @@ def beside(raw: RawDataset, unlabelled: str) -> FileSet:
         what = "a class for every pixel" if is_dense(raw.train) else "groups" if raw.train.cues else "no labels itself"
         raise UserError(f"data.unlabelled goes with a data set of one label for every image; this one has {what}")
     sets = (raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val]))
-    return list_unlabelled(expanded(unlabelled), files_of(sets))
+    return list_unlabelled(expanded(unlabelled), [path for path in files_of(sets) if isinstance(path, Path)])
 
 
 def find(

@@ -282,8 +282,9 @@ def _name(finding: Finding, split: str, at: int) -> str:
     if isinstance(images, ImageSet):
         return f"{split} {at}"
     path = images.paths[at]
-    inside = finding.base is not None and isinstance(path, Path) and finding.base in path.parents
-    return str(path.relative_to(finding.base) if inside else path)
+    if isinstance(path, Path) and finding.base is not None and finding.base in path.parents:
+        return str(path.relative_to(finding.base))
+    return str(path)
 
 
 def _masks(finding: Finding, scans: Scans) -> dict[str, Any]:
