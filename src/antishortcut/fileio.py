@@ -78,8 +78,6 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     new, old = _beside(path)
     first = not path.parent.exists()
     try:
-        if path.exists() and not path.is_dir():  # root could rename even a device away
-            raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         recover_dir(path)
         new.mkdir()
