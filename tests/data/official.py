@@ -14,7 +14,7 @@ from antishortcut.data import open_sets
 from antishortcut.data import readers as layouts
 from antishortcut.data import segmentation as scenes
 from antishortcut.errors import UserError
-from antishortcut.types import AnySet, ImageSet
+from antishortcut.types import AnySet, FileSet, ImageSet
 
 RNG = np.random.default_rng(0)
 
@@ -61,6 +61,12 @@ def make_folder(root: Path, held: str | None = "val", per_class: int = 3) -> Pat
         if held:
             picture(root / held / name / "deep" / "x.jpg", size=(30, 50))
     return root
+
+
+def paths_of(images: AnySet) -> list[Path]:
+    """The files of a set, none of which is inside another."""
+    assert isinstance(images, FileSet)
+    return [path for path in images.paths if isinstance(path, Path)]
 
 
 def in_memory(images: AnySet | None) -> ImageSet:

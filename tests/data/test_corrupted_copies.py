@@ -31,6 +31,7 @@ from antishortcut.data.synthetic_segmentation import make_scenes
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, FileSet, ImageSet
 from tests.conftest import asd, invoke
+from tests.data.official import paths_of
 
 TWO = ("contrast", "gaussian_noise")
 N = 12
@@ -312,23 +313,23 @@ def test_released_folders_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert (copies.source, copies.count, copies.side, copies.names) == ("official", 2, 64, CORRUPTIONS)
     assert copies.label.tolist() == [0, 2]  # n02 is none of ours
     part = copies.part("fog", 3)
-    assert isinstance(part, FileSet)
-    assert [path.relative_to(tmp_path).parts[-4:] for path in part.paths] == [
+    first, *_ = paths = paths_of(part)
+    assert [path.relative_to(tmp_path).parts[-4:] for path in paths] == [
         ("fog", "3", "n03", "n03_1.JPEG"), ("fog", "3", "n01", "n01_1.JPEG"),
     ]  # fmt: skip
     assert part.label.tolist() == [0, 2]
-    part.paths[0].write_bytes(part.paths[0].read_bytes()[::-1])
+    first.write_bytes(first.read_bytes()[::-1])
     changed = find_copies(tmp_path, classes)
     assert (changed.hashed, copies.hashed) == ("content", "content")
     assert changed.fingerprint != copies.fingerprint
     monkeypatch.setattr("antishortcut.data.corruptions.copies.CONTENT", 0)
     assert find_copies(tmp_path, classes).hashed.startswith("names, sizes, times ")
-    (part.paths[0]).rename(part.paths[0].with_name("other.JPEG"))
+    first.rename(first.with_name("other.JPEG"))
     with pytest.raises(UserError, match="has other images than gaussian_noise"):
         copies.part("fog", 3)
     with pytest.raises(UserError, match="no images in folders named as the classes"):
         find_copies(tmp_path, ("cat",))
-    shutil.rmtree(part.paths[0].parent.parent)
+    shutil.rmtree(first.parent.parent)
     with pytest.raises(UserError, match="expected one for each severity"):
         find_copies(tmp_path, classes)
     with pytest.raises(UserError, match="no folder"):

@@ -21,7 +21,17 @@ from antishortcut.data.inspect import look
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
-from tests.data.official import in_memory, make_cifar, make_folder, make_masked, make_tiny, picture, real, refused
+from tests.data.official import (
+    in_memory,
+    make_cifar,
+    make_folder,
+    make_masked,
+    make_tiny,
+    paths_of,
+    picture,
+    real,
+    refused,
+)
 from tests.data.test_groups import make_birds
 
 
@@ -103,7 +113,7 @@ def test_imagenet100_reads_its_hundred_classes(tmp_path: Path) -> None:
     assert isinstance(sets.train, FileSet)
     assert (sets.classes, sets.image_size) == (tuple(sorted(wnids)), 224)
     assert sets.train.label.tolist() == list(range(100))
-    assert [path.parent.name for path in sets.train.paths] == list(sets.classes)
+    assert [path.parent.name for path in paths_of(sets.train)] == list(sets.classes)
     assert in_memory(open_sets("imagenet100", tmp_path, image_size=16).train).image.shape == (100, 3, 16, 16)
 
 
@@ -142,8 +152,8 @@ def test_folder_with_val_and_test(tmp_path: Path) -> None:
     sets = open_sets(f"folder:{folder}", None)
     assert isinstance(sets.val, FileSet)
     assert isinstance(test := sets.tests["test"], FileSet)
-    assert {path.relative_to(folder).parts[0] for path in sets.val.paths} == {"validation"}
-    assert {path.relative_to(folder).parts[0] for path in test.paths} == {"test"}
+    assert {path.relative_to(folder).parts[0] for path in paths_of(sets.val)} == {"validation"}
+    assert {path.relative_to(folder).parts[0] for path in paths_of(test)} == {"test"}
     refused("leave val_fraction at 0", f"folder:{folder}", None, val_fraction=0.1)
 
 

@@ -18,6 +18,7 @@ from antishortcut.data.segmentation import NO_CLASS
 from antishortcut.data.splits import hold_out, limited
 from antishortcut.errors import UserError
 from antishortcut.types import VOID, AnySet, FileSet, ImageSet, is_dense
+from tests.data.official import paths_of
 from tests.data.test_loader import joined, same, twin_mix
 
 COLOURS = torch.tensor([[250, 10, 30], [20, 240, 60], [40, 70, 230], [200, 200, 20], [90, 10, 160]], dtype=torch.uint8)
@@ -228,8 +229,8 @@ def test_splits_and_limits_of_masks_in_memory_and_on_disk(count: int, fraction: 
             assert torch.equal(some.cues["texture_map"], some.label + 1)
             return some.label[:, 0, 0].tolist()
         assert some.lookup is lookup
-        assert [path.stem for path in some.paths] == [path.stem for path in some.masks]
-        return [int(path.stem) for path in some.paths]
+        assert [path.stem for path in paths_of(some)] == [path.stem for path in some.masks]
+        return [int(path.stem) for path in paths_of(some)]
 
     remaining, held_out = map(places, hold_out(images, fraction, seed))
     assert len(held_out) == size

@@ -16,7 +16,18 @@ from antishortcut.data import open_sets, segmentation
 from antishortcut.data.image_io import CACHE
 from antishortcut.data.segmentation import read_pair, read_values
 from antishortcut.types import VOID, DataSplits, FileSet, is_dense
-from tests.data.official import ADE_SIZES, in_memory, make_ade, make_camvid, make_masked, mask, picture, real, refused
+from tests.data.official import (
+    ADE_SIZES,
+    in_memory,
+    make_ade,
+    make_camvid,
+    make_masked,
+    mask,
+    paths_of,
+    picture,
+    real,
+    refused,
+)
 
 
 def on_disk(images: Any) -> FileSet:
@@ -34,8 +45,8 @@ def test_ade20k_official_layout(tmp_path: Path) -> None:
     assert (list(sets.tests), sets.val, sets.image_size) == (["val"], None, 512)
     assert sets.classes == tuple(f"thing {at}" for at in range(1, 151))
     assert is_dense(train)
-    assert [path.stem for path in train.paths] == [path.stem for path in train.masks]
-    assert [path.parent.name for path in val.paths] == ["validation"] * 4
+    assert [path.stem for path in paths_of(train)] == [path.stem for path in train.masks]
+    assert [path.parent.name for path in paths_of(val)] == ["validation"] * 4
     assert train.label.tolist() == [0] * 4
     for at, size in enumerate(ADE_SIZES):
         shown, label = read_pair(train, at)

@@ -31,6 +31,7 @@ from antishortcut.training.auto_recipe import PairRequest
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import AnySet, DataSplits, FileSet, PackedImage
 from tests.conftest import CPU, Refusal, asd, assert_same_run
+from tests.data.official import in_memory
 from tests.hostile.test_disks import killed
 from tests.hostile.test_images import WRONG
 from tests.processes import asd as asd_process
@@ -38,6 +39,7 @@ from tests.processes import in_two
 from tests.training.test_two_processes import NETWORK
 
 Member = tuple[str, bytes]
+BOTH = (("wds", "shards"), ("folder", "folder"))
 
 
 @pytest.fixture(autouse=True)
@@ -104,18 +106,14 @@ def bytes_of(images: AnySet) -> list[bytes]:
 
 def test_shards_hold_what_the_folder_holds(tmp_path: Path) -> None:
     write_set(tmp_path)
-    packed, plain = (
-        open_sets(f"{kind}:{tmp_path / place}", None) for kind, place in (("wds", "shards"), ("folder", "folder"))
-    )
+    packed, plain = (open_sets(f"{kind}:{tmp_path / place}", None) for kind, place in BOTH)
     assert packed.classes == plain.classes == ("ape", "bat")
     for one, two in ((packed.train, plain.train), (packed.tests["test"], plain.tests["test"])):
         assert bytes_of(one) == bytes_of(two)
         assert torch.equal(one.label, two.label)
     assert packed.hashed == "content"
-    small = open_sets(f"wds:{tmp_path / 'shards'}", tmp_path, image_size=32)
-    assert torch.equal(
-        small.train.image, open_sets(f"folder:{tmp_path / 'folder'}", tmp_path, image_size=32).train.image
-    )  # type: ignore[union-attr]
+    small = [open_sets(f"{kind}:{tmp_path / place}", tmp_path, image_size=32) for kind, place in BOTH]
+    assert torch.equal(in_memory(small[0].train).image, in_memory(small[1].train).image)
 
 
 @pytest.mark.parametrize("pattern", ["shards/train-{0..2}.tar", "shards/train-*.tar", "shards/train-{0,1,2}.tar"])
@@ -420,8 +418,8 @@ def test_shards_on_a_server_are_those_on_disk(tmp_path: Path, server: Server, mo
     again = open_sets(pattern.replace("signature=1", "signature=2"), None)
     assert again.fingerprint == far.fingerprint
     assert len(server.requests) == 6  # the size of every shard, and classes.txt: the index is saved, no image is read
-    small = open_sets(pattern, None, image_size=32).train
-    assert torch.equal(small.image, open_sets(f"wds:{tmp_path / 'shards'}", None, image_size=32).train.image)  # type: ignore[union-attr]
+    small = [in_memory(open_sets(name, None, image_size=32).train) for name in (pattern, f"wds:{tmp_path / 'shards'}")]
+    assert torch.equal(small[0].image, small[1].image)
 
 
 def test_the_classes_on_a_server(tmp_path: Path, server: Server) -> None:

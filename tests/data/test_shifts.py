@@ -12,7 +12,7 @@ from antishortcut.data import Loader
 from antishortcut.data.readers import class_list
 from antishortcut.data.shifts import SIXTEEN, open_renditions, open_stimuli, published
 from antishortcut.errors import UserError
-from tests.data.official import picture
+from tests.data.official import paths_of, picture
 
 HUNDRED = tuple(sorted(class_list("imagenet100")))
 CIFAR = ("apple", "bear", "bicycle", "bottle", "chair", "clock", "elephant", "keyboard", "lion", "pickup_truck", "wolf")
@@ -48,7 +48,7 @@ def test_overlap_with_imagenet100_as_in_the_paper(tmp_path: Path, name: str, cou
     shift = open_renditions(name, folder, HUNDRED)
     assert shift.name == name
     assert shift.overlap == tuple(wnid for wnid in HUNDRED if wnid in official)
-    assert [HUNDRED[at] for at in shift.images.label.tolist()] == [path.parent.name for path in shift.images.paths]
+    assert [HUNDRED[at] for at in shift.images.label.tolist()] == [path.parent.name for path in paths_of(shift.images)]
     assert [HUNDRED[at] for at in shift.allowed.nonzero().flatten().tolist()] == list(shift.overlap)
     assert shift.facts == {
         "overlap": list(shift.overlap), "overlap_count": count, "absent": [], "folder_classes": 200,

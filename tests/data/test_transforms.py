@@ -15,6 +15,7 @@ from antishortcut.data.image_io import pixels, read
 from antishortcut.data.transforms import varied
 from antishortcut.errors import UserError
 from antishortcut.types import Batch, FileSet, ImageSet
+from tests.data.official import paths_of
 
 
 def scene(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -96,7 +97,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> FileSet:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_pixels_of_every_format(kinds: FileSet, name: str, tmp_path: Path) -> None:
-    source = next(path for path in kinds.paths if path.name == name)
+    source = next(path for path in paths_of(kinds) if path.name == name)
     path = tmp_path / name
     path.write_bytes(source.read_bytes())
     built = read(path)
@@ -111,7 +112,7 @@ def test_pixels_of_every_format(kinds: FileSet, name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["plain.jpg", "rgb.png"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_truncated_file_is_one_line(kinds: FileSet, tmp_path: Path, name: str, workers: int) -> None:
-    whole = next(path for path in kinds.paths if path.name == name).read_bytes()
+    whole = next(path for path in paths_of(kinds) if path.name == name).read_bytes()
     bad = tmp_path / name
     bad.write_bytes(whole[: len(whole) * 2 // 3])
     images = FileSet((*kinds.paths[:8], bad), torch.zeros(9, dtype=torch.int64))

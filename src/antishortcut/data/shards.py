@@ -15,7 +15,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ def expand_braces(text: str) -> Iterator[str]:
             break
     else:
         raise UserError(f"wds:{text}: a brace is not closed; shards are counted like {{000..127}}")
-    counted = options
+    counted: Iterable[str] = options
     if len(options) == 1:
         bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", options[0])
         if bounds is None or int(bounds[1]) > int(bounds[2]):
