@@ -41,8 +41,9 @@ def test_timm_loads_a_timm_student_with_its_preprocessing(of_timm: RunDir, sessi
     place = hub_folder(of_timm, tmp_path / "h", session)
     assert {path.name for path in place.iterdir()} == FILES
     assert ModelCard.load(place / "README.md").data.library_name == "timm"
-    loaded = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
-    transform = timm.data.create_transform(**timm.data.resolve_data_config(model=loaded))
+    loaded: Any = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    data: Any = timm.data
+    transform = data.create_transform(**data.resolve_data_config(model=loaded))
     raw = images(of_timm, session, 4)
     pictures = [Image.fromarray(np.asarray((255 * each).byte().permute(1, 2, 0))) for each in raw]
     expected = original(of_timm, session)(raw).logits

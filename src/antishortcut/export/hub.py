@@ -82,7 +82,7 @@ def _download(name: str) -> Path:
 
 def check_push(name: str, form: str) -> None:
     """Raise, before anything is written, if the Hub would refuse the name."""
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     if form != "hub-folder":
         raise UserError("--push is for --to hub-folder, the layout that the Hub knows")
