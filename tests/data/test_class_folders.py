@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antishortcut.data.shifts import match_classes, open_class_folders
 from antishortcut.errors import UserError
-from tests.data.official import picture
+from tests.data.official import paths_of, picture
 
 CLASSES = ("polar bear", "cat", "Dog", "owl")
 
@@ -56,7 +56,7 @@ def test_fewer_and_other_classes(tmp_path: Path, part: str) -> None:
     (place / "notes.txt").write_text("no class")
     shift = open_class_folders("rain", tmp_path / "set", CLASSES)
     assert [CLASSES[at] for at in shift.images.label.tolist()] == [
-        path.parent.name.lower() for path in shift.images.paths
+        path.parent.name.lower() for path in paths_of(shift.images)
     ]
     assert (shift.overlap, shift.allowed.tolist(), shift.source) == (
         ("cat", "owl"),
