@@ -116,12 +116,11 @@ def choose(answers: Mapping[str, Tensor], label: Tensor) -> list[tuple[int, str]
 def look(network: Network, images: AnySet, size: int, device: str = "cpu") -> dict[str, NDArray[Any]]:
     """A network's answers and the maps of its first one, for every image of a set."""
     results: dict[str, list[Tensor]] = {}
-    for image, logits, cam, gradients in _explained(network, images, size, device):
+    for _, logits, cam, gradients in _explained(network, images, size, device):
         confidence, top = logits.softmax(dim=1).topk(min(TOP, logits.shape[1]))
         shown = {"top": top, "confidence": confidence, "grad_cam": _small(cam)}
         for key, value in (shown | {"integrated_gradients": _small(gradients.abs())}).items():
             results.setdefault(key, []).append(value.cpu())
-        assert len(image) == len(top)
     arrays: dict[str, NDArray[Any]] = {key: torch.cat(each).numpy() for key, each in results.items()}
     return arrays | {"top": arrays["top"].astype(np.int32), "confidence": arrays["confidence"].astype(np.float32)}
 
@@ -184,6 +183,6 @@ def conflict_glyphs(options: Mapping[str, float], seed: int, limit: int | None, 
     count = int(settings["test_count"])
     glyph = glyph_cover("conflict", count, **same)
     images = replace(make_cues("conflict", count, **same), cues={"glyph": glyph})
-    few = limited(limited(images, limit, seed), GLYPHS, 0)
+    few = limited(limited(images, limit, seed), GLYPHS, seed)
     assert isinstance(few, ImageSet)
     return few, few.cues["glyph"]
