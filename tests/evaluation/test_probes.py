@@ -239,3 +239,28 @@ def test_images_with_masks_are_refused(name: str, tmp_path: Path) -> None:
     scenes = open_sets("cues-seg", tmp_path, options={"count": 4, "test_count": 2})
     with pytest.raises(UserError, match=f"{name}.*label"):
         list(EVALUATIONS[name].run(EvalContext(scenes, tmp_path)))
+
+
+@pytest.mark.slow  # a quarter of an hour: three teachers and nine students
+@pytest.mark.timeout(7200)
+def test_on_known_shortcuts_the_texture_share_orders_networks_as_accuracy_under_conflict_does(tmp_path: Path) -> None:
+    """docs/probes.md says how well; T_final is read with care, since it is another architecture than its students."""
+    session = Session(tmp_path / "runs", execution=CPU, quiet=True)
+    texture, conflict = (dict.fromkeys(("kd", "asd", "contrast", "early", "final"), 0.0) for _ in range(2))
+    for seed in (1, 2, 3):
+        recipe = load_recipe("cues", [f"teacher.seed={seed}"])
+        context = EvalContext(session.sets(recipe.data), session.runs)
+        for method in ("kd", "asd", "contrast"):
+            folder = RunDir(distill(recipe, session, method=method, seed=seed, suite="cues").folder(session.runs))
+            scores = evaluate(folder, context, ["clean", "probes"])
+            texture[method] += scores["probes"]["values"]["texture_share"] / 3
+            conflict[method] += scores["conflict"]["values"]["accuracy"] / 3
+        run, images = EvaluatedRun(folder, context), context.sets.tests["conflict"]
+        for role in ("early", "final"):
+            texture[role] += scores["probes"]["values"][f"texture_share_{role}"] / 3
+            logits, _ = run.outputs(images, run.teachers("probes").network(role))
+            conflict[role] += dict(accuracy(logits, images.label))["accuracy"] / 3
+    assert conflict["early"] < conflict["kd"] < conflict["contrast"] < conflict["final"]
+    assert texture["early"] > texture["kd"] > texture["contrast"]
+    assert texture["early"] > texture["asd"] > texture["contrast"]
+    assert texture["kd"] > texture["final"]
