@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.config.recipe import Recipe
+from antishortcut.config.recipe import Recipe, load_recipe
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.rng import PROBE, mix
 from antishortcut.errors import UserError
@@ -29,8 +29,10 @@ from antishortcut.evaluation.probes import (
     shuffle,
     surround,
 )
+from antishortcut.metrics import accuracy
 from antishortcut.run_dir import RunDir
-from antishortcut.training.pipeline import Session, teach
+from antishortcut.training.pipeline import Session, distill, teach
+from tests.conftest import CPU
 
 
 def some(count: int = 3, height: int = 12, width: int = 12, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -242,7 +244,6 @@ def test_images_with_masks_are_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # a quarter of an hour: three teachers and nine students
-@pytest.mark.timeout(7200)
 def test_on_known_shortcuts_the_texture_share_orders_networks_as_accuracy_under_conflict_does(tmp_path: Path) -> None:
     """docs/probes.md says how well; T_final is read with care, since it is another architecture than its students."""
     session = Session(tmp_path / "runs", execution=CPU, quiet=True)
