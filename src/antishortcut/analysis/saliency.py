@@ -69,7 +69,8 @@ def blank(image: Tensor, baseline: str) -> Tensor:
     if baseline != "blurred":
         raise ValueError(f"baseline is 'blurred' or 'mean', not {baseline!r}")
     sigma = BLUR * min(image.shape[2:])
-    return gaussian_blur(image, [2 * round(3 * sigma) + 1] * 2, [sigma, sigma])
+    blurred: Tensor = gaussian_blur(image, [2 * round(3 * sigma) + 1] * 2, [sigma, sigma])
+    return blurred
 
 
 def scaled(heat: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ surround-P   the outer P % of the area, likewise
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,14 +52,14 @@ def shuffle(image: Tensor, index: Tensor, grid: int, seed: int = SEED) -> Tensor
     """
     height, width = (side // grid for side in image.shape[2:])
     inner = image[:, :, : grid * height, : grid * width]
-    patches = inner.unflatten(3, (grid, width)).unflatten(2, (grid, height))  # (B, 3, G, h, G, w)
+    patches = inner.reshape(len(image), 3, grid, height, grid, width)
     patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, G², 3, h, w)
     draws = rng.mix(seed, rng.PROBE, index.cpu().numpy()[:, None], np.arange(grid**2))  # (B, G²)
     cycle = torch.from_numpy(draws.argsort(axis=1, kind="stable")).to(image.device)  # (B, G²)
     source = torch.empty_like(cycle).scatter_(1, cycle.roll(-1, dims=1), cycle)  # (B, G²) place → patch that goes there
     patches = patches[torch.arange(len(image), device=image.device)[:, None], source]
     result = image.clone()
-    moved = patches.unflatten(1, (grid, grid)).permute(0, 3, 1, 4, 2, 5)  # (B, 3, G, h, G, w)
+    moved = patches.view(len(image), grid, grid, 3, height, width).permute(0, 3, 1, 4, 2, 5)  # (B, 3, G, h, G, w)
     result[:, :, : grid * height, : grid * width] = moved.flatten(4, 5).flatten(2, 3)
     return result
 
@@ -68,7 +67,8 @@ def shuffle(image: Tensor, index: Tensor, grid: int, seed: int = SEED) -> Tensor
 def blur(image: Tensor, index: Tensor, percent: float) -> Tensor:
     """A Gaussian whose σ is `percent` of the shorter side, cut off at 3 σ; the image is mirrored at its borders."""
     sigma = percent / 100 * min(image.shape[2:])
-    return gaussian_blur(image, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma, sigma])
+    blurred: Tensor = gaussian_blur(image, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma, sigma])
+    return blurred
 
 
 def edges(image: Tensor, index: Tensor, percent: float) -> Tensor:
@@ -120,17 +120,18 @@ def _kept(image: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, image, mean)
 
 
+_STRENGTHS: dict[Callable[[Tensor, Tensor, int], Tensor], tuple[int, ...]] = {
+    shuffle: (2, 4, 8),
+    blur: (3, 6),
+    edges: (1, 3),
+    grey: (50, 100),
+    hue: (120, 240),
+    centre: (25, 50),
+    surround: (25, 50),
+}
 PROBES: dict[str, Probe] = {
-    f"{probe.__name__}-{strength}": partial(probe, **{setting: strength})  # type: ignore[dict-item]
-    for probe, setting, strengths in (
-        (shuffle, "grid", (2, 4, 8)),
-        (blur, "percent", (3, 6)),
-        (edges, "percent", (1, 3)),
-        (grey, "percent", (50, 100)),
-        (hue, "degrees", (120, 240)),
-        (centre, "percent", (25, 50)),
-        (surround, "percent", (25, 50)),
-    )
+    f"{probe.__name__}-{strength}": lambda image, index, probe=probe, strength=strength: probe(image, index, strength)
+    for probe, strengths in _STRENGTHS.items()
     for strength in strengths
 }
 
