@@ -120,18 +120,21 @@ def _kept(image: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, image, mean)
 
 
-_STRENGTHS: dict[Callable[[Tensor, Tensor, int], Tensor], tuple[int, ...]] = {
-    shuffle: (2, 4, 8),
-    blur: (3, 6),
-    edges: (1, 3),
-    grey: (50, 100),
-    hue: (120, 240),
-    centre: (25, 50),
-    surround: (25, 50),
-}
+def _at(probe: Callable[[Tensor, Tensor, int], Tensor], strength: int) -> Probe:
+    return lambda image, index: probe(image, index, strength)
+
+
 PROBES: dict[str, Probe] = {
-    f"{probe.__name__}-{strength}": lambda image, index, probe=probe, strength=strength: probe(image, index, strength)
-    for probe, strengths in _STRENGTHS.items()
+    f"{name}-{strength}": _at(probe, strength)
+    for name, probe, strengths in (
+        ("shuffle", shuffle, (2, 4, 8)),
+        ("blur", blur, (3, 6)),
+        ("edges", edges, (1, 3)),
+        ("grey", grey, (50, 100)),
+        ("hue", hue, (120, 240)),
+        ("centre", centre, (25, 50)),
+        ("surround", surround, (25, 50)),
+    )
     for strength in strengths
 }
 
