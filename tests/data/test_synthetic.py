@@ -11,7 +11,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from antishortcut.data import Loader, open_sets
-from antishortcut.data.synthetic import CLASSES, FAMILIES, SPLITS, make_cues
+from antishortcut.data.synthetic import CLASSES, FAMILIES, SPLITS, glyph_cover, make_cues
 from antishortcut.data.synthetic_segmentation import CLASSES as SCENE_CLASSES
 from antishortcut.data.synthetic_segmentation import make_scenes
 from antishortcut.errors import UserError
@@ -67,6 +67,20 @@ def test_an_image_depends_only_on_split_seed_and_index(make: Make) -> None:
     others = [make(split, 100, seed=seed).image for split, seed in (("iid", 2), ("train", 1), ("conflict", 1))]
     images = torch.cat([many.image, *others]).flatten(1)
     assert len(torch.unique(images, dim=0)) == len(images)
+
+
+def test_the_cover_is_where_the_glyph_is() -> None:
+    """Inside it an image has one colour, the glyph's; outside it, where the texture is, it has two."""
+    images, cover = (make("conflict", 300, seed=1) for make in (make_cues, glyph_cover))
+    assert isinstance(images, ImageSet)
+    assert isinstance(cover, Tensor)
+    assert cover.shape == (300, 32, 32)
+    assert 0 <= float(cover.min()) <= float(cover.max()) <= 1
+    assert 0.05 < float(cover.mean()) < 0.25
+    for image, share in zip(images.image.int(), cover, strict=True):
+        inside, outside = image[:, share > 0.999], image[:, share == 0]  # (3, n)
+        assert inside.shape[1] == 0 or (inside.amax(dim=1) - inside.amin(dim=1)).max() <= 1  # rounding
+        assert (outside.amax(dim=1) - outside.amin(dim=1)).max() > 10
 
 
 @pytest.fixture(scope="module")

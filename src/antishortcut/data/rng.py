@@ -17,6 +17,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 ORDER, ROW, COLUMN, FLIP, PIPELINE, SPLIT, CLASS, SCALE = range(8)
 AGREES, OTHER, ACROSS, DOWN = range(20, 24)  # of planted shortcuts; 8 is of mixup
 GROUP, MEMBER = 24, 25  # of balanced draws; 9 to 15 are of strong views
+PROBE = 26  # of shuffled patches
 
 
 def mix(*keys: ArrayLike) -> Words:

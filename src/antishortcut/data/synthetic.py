@@ -5,7 +5,7 @@ A chunk of images is a pure function of (VERSION, split, seed, number of the chu
 """
 # N images, B images of a chunk, S = 2 · size samples a side, M mask side
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -46,17 +46,28 @@ def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int 
     conflict       the texture is always another class's
     uncorrelated   any texture, whatever the class
     """
+    chunks = [(image, label, texture) for image, _, label, texture in _chunks(split, count, seed, rho, size)]
+    image, label, texture = (torch.cat(tensors)[:count] for tensors in zip(*chunks, strict=True))
+    return ImageSet(image, label, {"texture": texture})  # (N, 3, size, size), (N,), (N,)
+
+
+def glyph_cover(split: str, count: int, *, seed: int, rho: float = 0.9, size: int = 32) -> Tensor:
+    """How much of each pixel the glyph covers, of the images of the same arguments. (N, size, size) in [0, 1]"""
+    return torch.cat([cover for _, cover, _, _ in _chunks(split, count, seed, rho, size)])[:count]
+
+
+def _chunks(
+    split: str, count: int, seed: int, rho: float, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Images (B, 3, size, size), their glyphs' cover (B, size, size), labels and textures (B,)."""
     check(split, count, seed, rho)
     if size < 16:
         raise UserError(f"glyphs cannot be read below 16 pixels: size is {size}")
-    chunks = []
     for chunk in range(-(-count // CHUNK)):
         rng = np.random.default_rng([VERSION, SPLITS.index(split), seed, chunk])
         label, texture = draw_classes(rng, split, rho, CHUNK)
         with one_thread():
-            chunks.append((_render(rng, label, texture, size), label, texture))
-    image, label, texture = (torch.cat(tensors)[:count] for tensors in zip(*chunks, strict=True))
-    return ImageSet(image, label, {"texture": texture})  # (N, 3, size, size), (N,), (N,)
+            yield *_render(rng, label, texture, size), label, texture
 
 
 def check(split: str, count: int, seed: int, rho: float) -> None:
@@ -80,14 +91,17 @@ def draw_classes(rng: np.random.Generator, split: str, rho: float, count: int) -
     return torch.from_numpy(label), torch.from_numpy(texture)
 
 
-def _render(rng: np.random.Generator, label: Tensor, texture: Tensor, size: int) -> Tensor:
-    """Glyphs on textures, sampled twice as finely as the pixels and averaged. (B,), (B,) → (B, 3, size, size) uint8."""
+def _render(rng: np.random.Generator, label: Tensor, texture: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Glyphs on textures, sampled twice as finely as the pixels and averaged; and how much of a pixel is glyph.
+
+    (B,), (B,) → (B, 3, size, size) uint8, (B, size, size) in [0, 1]
+    """
     field = texture_field(rng, texture, 2 * size)  # (B, 1, S, S)
     mask = glyph_field(rng, label, 2 * size)  # (B, 1, S, S)
     first, second, ink = draw_colours(rng, len(label))  # each (B, 3, 1, 1)
     ground = second + (first - second) * field  # (B, 3, S, S)
     image = F.avg_pool2d(ground + (ink - ground) * mask, 2)  # (B, 3, size, size)
-    return (image * 255).round().to(torch.uint8)
+    return (image * 255).round().to(torch.uint8), F.avg_pool2d(mask, 2)[:, 0]
 
 
 def texture_field(rng: np.random.Generator, texture: Tensor, side: int) -> Tensor:

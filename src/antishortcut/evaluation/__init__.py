@@ -118,6 +118,27 @@ EVALUATIONS = {
         "shift_scores.hard",
         {**_metrics(True, "hard_accuracy", "easy_accuracy", "balanced_accuracy"), **_metrics(None, "hard_share")},
     ),
+    "probes": Evaluation(
+        "the test images without colour, shape, texture, centre or surround: what its answers depend on",
+        "probes.probes",
+        {
+            f"{key}{state}": (f"{key.replace('_', ' ')}{word}", None)
+            for state, word in (("", ""), ("_early", ", T_early"), ("_final", ", T_final"))
+            for key in ("needs_colour", "texture_share", "surround_share")
+        },
+    ),
+    "maps": Evaluation(
+        "where it looks: Grad-CAM and integrated gradients on a dozen test images, beside its teacher's",
+        "maps.maps",
+        {
+            "glyph_area": ("area of the glyph", None),
+            **{
+                f"glyph_share_{kind}{state}": (f"on the glyph, {name}{word}", None)
+                for state, word in (("", ""), ("_early", ", T_early"), ("_final", ", T_final"))
+                for kind, name in (("cam", "Grad-CAM"), ("ig", "integrated gradients"))
+            },
+        },
+    ),
     "mechanism": Evaluation(
         "where the student's features lie between the early and the final teacher",
         "mechanism.mechanism",

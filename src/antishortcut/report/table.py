@@ -41,6 +41,8 @@ SHOWN = {  # evaluation → its columns in the first table; of others the first 
     GROUPS: ("worst_group", "mean_group"),
     "attack": ("1/255", "4/255"),
     "hard": ("hard_accuracy", "balanced_accuracy"),
+    "probes": ("needs_colour", "texture_share", "surround_share"),
+    "maps": ("glyph_share_cam", "glyph_share_ig"),
     SCENES: ("agreement",),
     MECHANISM: ("cos_final", "cos_early", "projection"),
 }
