@@ -43,7 +43,7 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
 def test_demo_has_a_row_for_each_method(here: Path) -> None:
     small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
     story = asd("demo", *small, "--threads", "1")
-    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast+tc"]
+    assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast+hint"]
     for row in story["rows"]:
         assert all(0 <= row[key] <= 1 for key in ("iid", "conflict", "uncorrelated"))
     for row in story["rows"][2:]:

@@ -57,7 +57,7 @@ def distill(
     early: str | Path | nn.Module | None = None,
     epochs: int | None = None,
     pretrained: bool | None = None,
-    method: str = "asd",
+    method: str | None = None,
     seed: int = 1,
     set: Words = (),
     suite: str | None = None,
@@ -79,11 +79,12 @@ def distill(
     modules. A teacher that is a module is trained already; a student that is one starts from the weights it has.
     unlabelled: the images of `data` have no labels.
     also: folders of class folders that it is scored on at the end, {"sketch": "photos/sketch"}.
-    All other arguments are options of `asd distill`; `execution` are device, threads, precision, workers …
+    All other arguments are options of `asd distill`; without a `method` it is the recommended one; `execution` are
+    device, threads, precision, workers …
     """
     from antishortcut.training.pipeline import distill as distill_recipe
 
-    overrides, planned, runs = _overrides(set, method), recipe is None, Path(runs)
+    words, planned, runs = words_of(set), recipe is None, Path(runs)
     own = class_folders(named_paths(also), "--also")
     execution["micro_batches"] = execution.get("micro_batches") or ("auto" if planned else "1")
     session = open_session(runs, _path(data_root), download, **_known(execution))
@@ -92,12 +93,14 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = planning.pair_request(**objects.named(pair, session, overrides), unlabelled=unlabelled)
+        request = planning.pair_request(**objects.named(pair, session, words), unlabelled=unlabelled)
         suite = planning.folder_name(suite or request.name)
-        recipe, _ = planning.plan(request, session, suite, _lasting(overrides), method, write=True, own=own)
+        recipe, _, method = planning.plan(request, session, suite, _lasting(words), method, write=True, own=own)
     elif unlabelled or any(value is not None for value in pair.values()):
         raise UserError(planning.EITHER)
-    settings = load_recipe(str(recipe), overrides)
+    if method is None:
+        method = planning.recommended(load_recipe(str(recipe), _lasting(words)), session)
+    settings = load_recipe(str(recipe), _overrides(words, method))
     if own and not planned:  # else it was checked with the plan
         eval_context(session, settings.data, runs, own)
     suite = planning.folder_name(suite or planning.suite_of(Path(recipe), runs))
@@ -119,7 +122,7 @@ def distill(
 def plan(
     recipe: str | Path | None = None,
     *,
-    method: str = "asd",
+    method: str | None = None,
     set: Words = (),
     suite: str | None = None,
     runs: str | Path = "runs",
@@ -133,7 +136,7 @@ def plan(
     session = open_session(Path(runs), _path(data_root), download)
     request = planning.pair_request(**pair)
     suite = planning.folder_name(suite or request.name)
-    return planning.plan(request, session, suite, _lasting(_overrides(set, method)), method, write=False)[1]
+    return planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)[1]
 
 
 @one_line_warnings()
@@ -264,15 +267,14 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _overrides(settings: Words, method: str) -> list[str]:
+def _overrides(words: Sequence[str], method: str) -> list[str]:
     """key=value, with the names of the method's own settings in full."""
-    words = words_of(settings)
     return [f"methods.{method}.{text[7:]}" if text.startswith("method.") else text for text in words]
 
 
-def _lasting(overrides: list[str]) -> list[str]:
+def _lasting(words: Sequence[str]) -> list[str]:
     """Those that belong into the recipe, which other methods read too."""
-    return [text for text in overrides if not text.startswith("methods.")]
+    return [text for text in words if not text.startswith(("method.", "methods."))]
 
 
 def _known(execution: Mapping[str, Any]) -> Mapping[str, Any]:

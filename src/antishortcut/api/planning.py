@@ -45,6 +45,7 @@ def dialled(
     """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
     from antishortcut.training.pipeline import distill as distill_recipe
+    from antishortcut.training.pipeline import feasible
     from antishortcut.types import lacks_labels
 
     requested, bare = budget is not None or frontier, lacks_labels(session.sets(recipe.data).train)
@@ -58,6 +59,7 @@ def dialled(
     for run in (name or method, *levels):
         RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
     if dial.is_open(recipe, method):
+        feasible(recipe, session, method)  # before the teacher is trained
         choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
         session.say(choice.why)
         if planned is not None and first_process():
@@ -69,6 +71,21 @@ def dialled(
     for run, values in levels.items():
         distill_recipe(recipe, session, method=method, seed=seed, suite=suite, name=run, options=values)
     return recipe
+
+
+def recommended(recipe: Recipe, session: Session) -> str:
+    """The method for those who name none, by what data and networks can give; the run says which it is."""
+    from antishortcut.tasks import build_task
+
+    sets = session.sets(recipe.data)
+    if not sets.classes:
+        method, why = "features", "the teacher has no classifier"
+    elif build_task(sets).dense:
+        method, why = "contrast+tc", "of the methods tried on scenes, none was better"
+    else:
+        method, why = "contrast+hint", "recommended (docs/contrast.md)"
+    session.say(f"method {method}: {why}; --method asd is the paper's, --method kd plain distillation")
+    return method
 
 
 def folder_name(name: Any) -> Any:
@@ -102,11 +119,11 @@ def plan(
     session: Session,
     suite: str,
     overrides: list[str],
-    method: str,
+    method: str | None,
     write: bool,
     own: dict[str, Path] | None = None,
-) -> tuple[Path, str]:
-    """The recipe of a folder of runs: the existing one if it agrees, or a new one; its file and text.
+) -> tuple[Path, str, str]:
+    """The recipe of a folder of runs: the existing one if it agrees, or a new one; its file, text and method.
 
     Nothing is written if it fails. own: folders that the student is to be scored on.
     """
@@ -126,6 +143,7 @@ def plan(
         lines = plan_recipe(request, session.root, dict(setting(text) for text in overrides))
         text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
+    method = method or recommended(recipe, session)
     roles = feasible(recipe, session, method)
     if own:
         eval_context(session, recipe.data, session.runs, own)
@@ -140,7 +158,7 @@ def plan(
             file.write(text.encode())
     if write:
         session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
-    return path, text
+    return path, text, method
 
 
 def _require_agreement(path: Path, request: PairRequest, overrides: list[str]) -> None:
@@ -205,7 +223,9 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         torch.set_num_threads(threads)
     if not cost.left_out and 60 * cost.hours > 1:
         span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
-        session.say(f"about {span} here, reading of image files aside; --epochs N makes it shorter")
+        again = "; trained three to five times to choose its strength, once with --set method.strength=0.25"
+        again = again if method in DIALS and recipe.data.val_fraction else ""
+        session.say(f"about {span} here, reading of image files aside{again}; --epochs N makes it shorter")
 
 
 def score_student(run: Run, session: Session, device: str) -> None:
@@ -226,7 +246,7 @@ def say_next(run: Run, session: Session) -> None:
     """The commands that a person may want next."""
     folder = run.folder(session.runs)
     recipe = folder.parent / "recipe.toml"
-    other = next(name for name in ("kd", "contrast+tc") if name != run.method)
+    other = next(name for name in ("kd", "contrast+hint") if name != run.method)
     session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
     session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
     session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")

@@ -37,6 +37,7 @@ projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 NO_LABELS = "--data are images without labels, in any layout; further ones: --set data.unlabelled=FOLDER."
 FINAL = "Weights of a trained teacher, a folder of its states, or pretrained: those it comes with."
+METHOD = "asd list methods [default: the recommended one, contrast+hint for images with one label each]."
 VIA = "A network between teacher and student (TAKD), repeated."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
@@ -50,6 +51,7 @@ def demo(
     as_json: options.JsonOption = False,
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
+    from antishortcut.experiments.dial import LEVELS
     from antishortcut.training.pipeline import distill, teach
 
     if task not in DEMOS:
@@ -62,8 +64,10 @@ def demo(
     rows = [_demo_row("teacher", teacher, session, ["clean"])]
     if early != "rewind" and "/" not in early:  # a state of this teacher
         rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
-    for method in ("ce", "kd", "asd", "contrast+tc"):
-        rows.append(_demo_row(method, distill(recipe, session, method=method, seed=seed, suite=suite), session, on))
+    ours: dict[str, Any] = {"contrast+hint": LEVELS["medium"]} if task == "classification" else {"contrast+tc": {}}
+    for method, settings in ({"ce": {}, "kd": {}, "asd": {}} | ours).items():
+        run = distill(recipe, session, method=method, seed=seed, suite=suite, options=settings)
+        rows.append(_demo_row(method, run, session, on))
     page = make_report(runs / suite)["page"]
     if as_json:
         print_json({"rows": rows, "out": str(runs / suite), "report": page})
@@ -169,7 +173,7 @@ def distill(
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,
-    method: Annotated[str, Option(help="asd list methods.", autocompletion=options.methods)] = "asd",
+    method: Annotated[str | None, Option(help=METHOD, autocompletion=options.methods)] = None,
     seed: options.SeedOption = 1,
     set_: SetOption = None,
     suite: Annotated[str | None, Option(help="Folder below --runs [default: the recipe's name].")] = None,

@@ -89,7 +89,7 @@ METHODS: dict[str, Callable[..., nn.Module]] = {
     "asd": ASD,
     "contrast": Contrast,
     "contrast+tc": partial(Contrast, tc=0.8),
-    "contrast+hint": partial(Contrast, hint=100.0),
+    "contrast+hint": partial(Contrast, strength=0.25, hint=30.0),
     "contrast+ls": partial(Contrast, standardise=True, weight=9.0, temperature=2.0, task_weight=0.1),
     "residual": ResidualKD,
 }

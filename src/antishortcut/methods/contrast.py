@@ -111,6 +111,7 @@ class Contrast(nn.Module):
             self.features = ASDLoss(
                 *widths, tc=tc, ss=0.0, temperature=tc_temperature, queue=queue, warmup=warmup, examples=sizes.examples
             )
+            self.project = self.features.project  # only then is there a head for embeddings
             check_widths(sizes, self.roles)
         stages = min(len(sizes.student.stages), len(sizes.teachers["final"].stages))
         self.note = "no feature maps in both networks: it goes without hints" if hint != 0 and not stages else ""
@@ -120,9 +121,6 @@ class Contrast(nn.Module):
         if guard or beta != 0:
             self.no_mixup = "it goes by the one true class"
             check_every_label(sizes)
-
-    def project(self, student: Tensor) -> Tensor:
-        return student if self.features is None else self.features.project(student)
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         final = teachers["final"]

@@ -31,6 +31,7 @@ BATCH, STEPS_PER_EPOCH = (16, 128), 16  # at least and at most; steps an epoch s
 LR, FINE_TUNE = 1e-3, 0.2  # of AdamW with a batch of 64 from scratch; its share for published weights
 LR_WARMUP, METHOD_WARMUP = 0.05, 1 / 12  # shares of training; 1/12 is 20 of the paper's 240 epochs
 INITIAL, METHOD_INIT = ("ab", "fsp", "ft"), 1 / 8  # methods with an initial phase, and its share: 30 of 240 epochs
+HELD_OUT, ENOUGH = 0.1, 1000  # share of the training images that is held out of at least so many
 HUBS = ("timm:", "torchvision:")  # networks with published weights
 DATA_KEYS = ("seed", "train_limit", "test_limit", "val_fraction", "image_size", "options", "unlabelled")
 CLASSES = "data.options.classes"  # of images without labels: how many classes the teacher knows
@@ -106,6 +107,9 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     """The settings of the recipe, in order. Overrides are kept, and the other settings follow from them."""
     options = {key: overrides[f"data.{key}"] for key in DATA_KEYS if f"data.{key}" in overrides}
     finding = open_finding(request.data, root, **options)
+    held = {} if "val_fraction" in options or not _may_hold_out(finding) else {"val_fraction": HELD_OUT}
+    if held:
+        finding = open_finding(request.data, root, **options, **held)
     if "image_size" not in options:
         finding = replace(finding, image_size=usual_side(finding))
     _require_images(finding)
@@ -131,6 +135,7 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     ]
     if finding.own:
         lines.append(RecipeLine("data.image_size", finding.image_size, "half of the images or more are no smaller"))
+    lines += [RecipeLine(f"data.{key}", value, "held out of training, to choose by") for key, value in held.items()]
     lines += [
         RecipeLine("data.augment", augment, AUGMENTS.get(augment, "")),
         *_teacher(request, pretrained, length, batch),
@@ -172,6 +177,12 @@ def with_overrides(lines: list[RecipeLine], overrides: Mapping[str, Any]) -> lis
         at = [number for number, line in enumerate(lines, start=1) if line.key.rpartition(".")[0] == section]
         lines.insert(at[-1] if at else len(lines), line)
     return lines
+
+
+def _may_hold_out(finding: Finding) -> bool:
+    """Whether there is no validation split yet and enough labelled images for one, which the dial chooses by."""
+    train = finding.splits["train"]
+    return "val" not in finding.splits and not finding.dense and not lacks_labels(train) and len(train) >= ENOUGH
 
 
 def _require_images(finding: Finding) -> None:
