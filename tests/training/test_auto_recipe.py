@@ -154,7 +154,7 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     out, err, code = ended(*words)
     assert code == 0, err
     suite = here / "runs" / "photos-cnn-8-cnn-4-8"
-    run = suite / "asd-s1"
+    run = suite / "contrast+hint-s1"
     assert str(run.relative_to(here)) in out
     assert {path.stem for path in (run / "scores").glob("*.json")} >= {"test", "hard", "mechanism", "cost"}, err
     assert f"asd export {run.relative_to(here)} --to onnx" in err
@@ -180,7 +180,7 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert "(epochs: 2 there, 3 here)" in err
     assert ended("report", suite)[2] == 0
     page = (suite / "report.html").read_text()
-    assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("asd", "kd", "ce"))
+    assert all(f"{name}-s1" in page or f">{name}<" in page for name in ("contrast+hint", "kd", "ce"))
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
