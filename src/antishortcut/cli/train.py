@@ -23,6 +23,7 @@ from antishortcut.config.recipe import (
     recipe_from,
     rewind_length,
     setting,
+    weak_run,
     with_settings,
 )
 from antishortcut.errors import UserError, plural, suggest
@@ -51,6 +52,7 @@ projection: onto the shortcut eigenspace; a random direction has {random:.2f}
 in brackets: the same after a linear map of the student's embedding onto the teacher's space"""
 EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
 VIA = "A network between teacher and student (TAKD), repeated."
+EARLY = "Its early weights; weak: a small network trained in their place [default with --final alone]; or rewind."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
 
@@ -73,7 +75,9 @@ def demo(
     recipe = load_recipe(name, set_ or ())
     teacher, early = teach(recipe, session), recipe.teacher.early_state
     rows = [_demo_row("teacher", teacher, session, ["clean"])]
-    if early != "rewind" and "/" not in early:  # a state of this teacher
+    if early == "weak":
+        on = tuple(name for name in on if name != "mechanism")  # which compares features of T_early
+    elif early != "rewind" and "/" not in early:  # a state of this teacher
         rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
     for method in ("ce", "kd", "asd", "contrast+tc"):
         rows.append(_demo_row(method, distill(recipe, session, method=method, seed=seed, suite=suite), session, on))
@@ -177,7 +181,7 @@ def distill(
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
     final: Annotated[str | None, Option(help="Weights of a trained teacher, or a folder of its states.")] = None,
-    early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
+    early: Annotated[str | None, Option(help=EARLY)] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,
@@ -323,7 +327,7 @@ def _pair_request(data: str | None, teacher: str | None, student: str | None, **
             "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"
         )
     early, final = more["early"], more["final"]
-    if early is not None and final is None and early != "rewind" and not early.endswith("%"):
+    if early is not None and final is None and early not in ("rewind", "weak") and not early.endswith("%"):
         raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
     return PairRequest(data_name(data), teacher, student, **more)
 
@@ -353,7 +357,7 @@ def _plan(
         check_device(session.execution)
     size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
     session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
-    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
+    for number, line in enumerate(_steps(recipe, roles), start=1):
         session.say(f"{number}. {line}")
     if write and not exists:
         with atomic_write(path) as file:
@@ -382,19 +386,24 @@ def _resolved(name: str) -> tuple[str, Path]:
     return kind, expanded(path).resolve()
 
 
-def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
-    teacher, student = recipe.teacher, recipe.student
-    if not taught:
+def _steps(recipe: Recipe, roles: Sequence[str]) -> Iterator[str]:
+    teacher, student, weak = recipe.teacher, recipe.student, recipe.teacher.early == "weak"
+    if not roles:
         yield f"train {student.name} from labels alone for {recipe.length}, {_start(student)}: it needs no teacher"
         return
     if teacher.final is not None:
         early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
-        yield f"take {teacher.name} as it was trained: {teacher.final}, and {early} its early state"
+        early = "" if weak else f", and {early} its early state"
+        yield f"take {teacher.name} as it was trained: {teacher.final}{early}"
     else:
         length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
         verb = "fine-tune" if teacher.pretrained else "train"
         yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
-        yield f"take its state at {teacher.early} as T_early, the one to push away from"
+        if not weak:
+            yield f"take its state at {teacher.early} as T_early, the one to push away from"
+    if weak and "early" in roles:
+        run = weak_run(recipe, "")
+        yield f"train {run.model.name} for {run.length} as a weak reference, in place of an early checkpoint"
     yield f"distil {student.name} for {recipe.length}, {_start(student)}"
 
 

@@ -18,13 +18,13 @@ from filelock import FileLock
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value, recipe_from
+from antishortcut.config.recipe import DIALS, PILOTS, Recipe, Value, recipe_from, weak_length
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.fileio import atomic_write
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
-from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.training.pipeline import Session, distill, make_early, teach
 
 METHOD = "contrast+hint"
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
@@ -163,9 +163,9 @@ def best(pilots: Sequence[Pilot]) -> str:
 
 def _by_signs(recipe: Recipe, session: Session, budget: float) -> DialChoice:
     """Without a validation split: T_early's accuracy on training images, against T_final's."""
-    teacher = RunDir(teach(recipe, session).folder(session.runs))
-    state = recipe.teacher.early_state
-    row = measure(teacher, session.sets(recipe.data), [state], [1.0], session.say)["rows"][0]
+    run = teach(recipe, session)
+    state = make_early(recipe, run, session)
+    row = measure(RunDir(run.folder(session.runs)), session.sets(recipe.data), [state], [1.0], session.say)["rows"][0]
     share = row["early_accuracy"] / max(row["final_accuracy"], 1e-9)
     level = "medium" if share >= WEAK else "mild"
     words = "biased early" if share >= WEAK else "weak early"
@@ -175,11 +175,12 @@ def _by_signs(recipe: Recipe, session: Session, budget: float) -> DialChoice:
 
 
 def _short(recipe: Recipe) -> Recipe:
-    """The recipe with a student's training cut to a pilot; the teacher stays the same."""
+    """The recipe with a student's training cut to a pilot; teacher and weak reference stay the same."""
     length = "epochs" if recipe.epochs else "iterations"
     whole = getattr(recipe, length)
     short = max(1, round(PILOT * whole))
-    teacher = recipe.teacher.model_copy(update={"epochs": recipe.teacher.epochs or whole})
+    same = {"epochs": recipe.teacher.epochs or whole, "weak_epochs": recipe.teacher.weak_epochs or weak_length(whole)}
+    teacher = recipe.teacher.model_copy(update=same)
     own = dict(recipe.methods.get(METHOD, {}))
     if "warmup" in own:
         own["warmup"] = float(own["warmup"]) * short / whole
