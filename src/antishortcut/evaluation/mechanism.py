@@ -51,7 +51,7 @@ def _complete(evaluated: EvaluatedRun) -> bool:
 def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
     context, teachers = evaluated.context, evaluated.teachers("mechanism")
     if WEAK in evaluated.run.early:
-        raise UserError("mechanism compares embeddings of T_early and T_final; a weak reference has none of these")
+        raise UserError("mechanism compares embeddings, and those of a weak reference are not in the teacher's space")
     images, _ = sample(context.first_test[1], POOL)
     networks = {"final": teachers.network("final"), "early": teachers.network("early"), "student": evaluated.network}
     rows = evaluated.features(networks, images)

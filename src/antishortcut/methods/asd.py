@@ -225,7 +225,7 @@ class ASD(nn.Module):
         final = sizes.teachers["final"].embedding
         if weak_reference(sizes):
             if settings.get("temporal", True) or settings.get("ss", 1.0) != 0:
-                self.note = f"{NO_NEGATIVE}, and L_SS is left out; contrast targets, which need logits alone, use it"
+                self.note = f"{NO_NEGATIVE}, and L_SS is left out; contrast targets need logits alone"
             settings |= {"temporal": False, "ss": 0.0}
         self.loss = ASDLoss(sizes.student.embedding, final, examples=sizes.examples, **settings)
         self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
