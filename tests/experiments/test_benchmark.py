@@ -28,10 +28,8 @@ def test_ratios_are_of_the_same_round() -> None:
 
 def test_bench_command() -> None:
     words = ["bench", "--pair", "cnn-4-16:cnn-2-16", "--methods", "kd,contrast", "--batch", "4", "--rounds", "2"]
-    rows = ("contrast", "contrast-weak")
-    assert set(asd(*words, *NO_COMPILE)["ratio"]) == {"kd/plain-kd"} | {
-        f"{a}/{b}" for a in rows for b in ("plain-kd", "kd")
-    }
+    ratios = {f"{name}/{of}" for name in ("contrast", "contrast-weak") for of in ("plain-kd", "kd")}
+    assert set(asd(*words, *NO_COMPILE)["ratio"]) == {"kd/plain-kd"} | ratios
     invoke(*words, *NO_COMPILE)
 
 
