@@ -81,8 +81,7 @@ def test_the_label_is_on_the_state_that_the_rule_takes(taught: Taught) -> None:
     rows = [target_statistics(late, outputs(trajectory, name, held), held.label, 1.0) for name in names]
     labelled = [at for at, entry in enumerate(trajectory.entries) if f"weak-{teacher.hash}" in entry["labels"]]
     assert labelled == [best_reference(rows)]
-    signs = trajectory.entries[labelled[0]]["signs"][teacher.hash]
-    assert signs == pytest.approx(rows[labelled[0]], rel=1e-4)
+    assert [e["signs"][teacher.hash] for e in trajectory.entries] == [pytest.approx(row, rel=1e-4) for row in rows]
 
 
 @torch.no_grad()
@@ -96,15 +95,15 @@ def outputs(trajectory: Trajectory, name: str, images: ImageSet) -> Tensor:
 # --- The network ---
 
 
-def test_it_is_the_students_architecture_trained_for_a_fifth_of_its_time() -> None:
+def test_it_is_the_students_architecture_trained_briefly() -> None:
     recipe = load_recipe("cues", ["epochs=30", "student.weights=start.pt", "optim.warmup=5", "teacher.seed=3"])
     run = weak_run(recipe, "x")
-    assert (run.kind, run.model.name, run.model.weights, run.epochs) == ("teach", recipe.student.name, None, 6)
-    assert (run.optim.warmup, run.optim.lr, run.seed, run.keep) == (1.0, recipe.optim.lr, 2003, WEAK_KEEP)
+    assert (run.kind, run.model.name, run.model.weights, run.epochs) == ("teach", recipe.student.name, None, 9)
+    assert (run.optim.warmup, run.optim.lr, run.seed, run.keep) == (1.5, recipe.optim.lr, 2003, WEAK_KEEP)
     own = with_settings(recipe, ["teacher.weak=cnn-4", "teacher.weak_epochs=2", "teacher.weak_lr=0.3"])
     run = weak_run(own, "x")
     assert (run.model.name, run.epochs, run.optim.lr) == ("cnn-4", 2, 0.3)
-    assert weak_run(with_settings(recipe, ["iterations=7"]), "x").iterations == 2
+    assert weak_run(with_settings(recipe, ["iterations=7"]), "x").iterations == 3
     teacher = teach_run(recipe, "x")
     assert early_state(recipe, teacher, "weak") == f"{weak_run(recipe, 'x').hash}/weak-{teacher.hash}"
 

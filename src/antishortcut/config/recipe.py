@@ -30,7 +30,7 @@ RECIPES = Path(__file__).with_name("recipes")
 DIALS = {"contrast+hint": ("strength", "beta", "hint")}  # method → settings that are chosen for a budget
 PILOTS = "-pilots"  # end of the name of the suite in which they are tried
 WEAK = "weak-"  # begins the label of the state of a weak network that stands beside a teacher, whose hash ends it
-WEAK_LENGTH, WEAK_SEED = 0.2, 2000  # its training, as a share of the student's; distance of its seed from the teacher's
+WEAK_LENGTH, WEAK_SEED = 0.3, 2000  # its training, as a share of the student's; distance of its seed from the teacher's
 WEAK_KEEP = (5.0, 10.0, 25.0, 50.0, 75.0, 100.0)  # per cent of that, from which its state is chosen
 SCHEMA = 2  # raise it when the meaning of a setting changes
 Value = bool | int | float | str
@@ -159,14 +159,14 @@ def early_state(recipe: Recipe, teacher: Run, early: str | None = None) -> str:
 
 
 def weak_length(whole: int) -> int:
-    """How long a weak network is trained unless said: a fifth of the student's epochs or iterations."""
+    """How long a weak network is trained unless said: 30 % of the student's epochs or iterations."""
     return math.ceil(WEAK_LENGTH * whole)
 
 
 def weak_run(recipe: Recipe, fingerprint: str) -> Run:
     """A small network trained briefly on the same images, of which one state takes T_early's place.
 
-    Whatever counts time in the student's optimiser is a fifth of it here too. Its seed is no student's.
+    Whatever counts time in the optimiser is shortened like the default length. Its seed is no student's.
     """
     settings, optim = recipe.teacher, recipe.optim
     length = settings.weak_epochs or weak_length(recipe.epochs or recipe.iterations)

@@ -146,7 +146,7 @@ class TeacherSettings(ModelSettings):
     rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_lr: Rate = 0.05
     weak: str | None = None  # with early = "weak", the network that takes T_early's place; the student's when not given
-    weak_epochs: Length | None = None  # or iterations, as the recipe counts; a fifth of the student's when not given
+    weak_epochs: Length | None = None  # or iterations, as the recipe counts; 30 % of the student's when not given
     weak_lr: Rate | None = None  # optim.lr when not given
 
     @model_validator(mode="before")

@@ -35,7 +35,8 @@ def choose_weak_state(
         rows = _signs(weak, teacher, images, sets, device)
         best = best_reference(rows)
         entry, row = weak.entries[best], rows[best]
-        entry["signs"] = entry.get("signs", {}) | {teacher.folder.path.name: row}
+        for each, known in zip(weak.entries, rows, strict=True):
+            each["signs"] = each.get("signs", {}) | {teacher.folder.path.name: known}
         entry["labels"].append(label)
         weak.write()
     rule = f"moves most targets and costs at most {LOST:.0%} of T_final's accuracy" if bearable(row) else "costs least"
