@@ -75,12 +75,12 @@ def demo(
     recipe = load_recipe(name, set_ or ())
     teacher, early = teach(recipe, session), recipe.teacher.early_state
     rows = [_demo_row("teacher", teacher, session, ["clean"])]
-    if early == "weak":
-        on = tuple(name for name in on if name != "mechanism")  # which compares features of T_early
-    elif early != "rewind" and "/" not in early:  # a state of this teacher
+    scored = [each for each in on if (each, early) != ("mechanism", "weak")]  # which compares features of T_early
+    if early not in ("rewind", "weak") and "/" not in early:  # a state of this teacher
         rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
     for method in ("ce", "kd", "asd", "contrast+tc"):
-        rows.append(_demo_row(method, distill(recipe, session, method=method, seed=seed, suite=suite), session, on))
+        run = distill(recipe, session, method=method, seed=seed, suite=suite)
+        rows.append(_demo_row(method, run, session, scored))
     page = make_report(runs / suite)["page"]
     if as_json:
         print_json({"rows": rows, "out": str(runs / suite), "report": page})

@@ -161,15 +161,16 @@ def trainings(jobs: Iterable[Job], runs: Path) -> list[Training]:
         if state(job, runs) != "finished":
             recipe, network = job.recipe, architecture(job.recipe.teacher)
             other = None if job.other is None or architecture(job.other) == network else architecture(job.other)
-            method = {"method": job.method, "options": recipe.methods.get(job.method, {}) | job.options}
+            options = recipe.methods.get(job.method, {}) | job.options
             if job.weak:
                 weak = weak_run(recipe, "")
                 other = architecture(weak.model)
-                uses = "early" in method_roles(job.method, method_options(job.method, method["options"]), weak=True)
+                uses = "early" in method_roles(job.method, method_options(job.method, options), weak=True)
                 if uses and weak.hash not in listed and weak.hash not in finished:
                     add(job, weak, weak.model, f"weak reference {weak.name} s{weak.seed} of {job.suite}")
                     listed.add(weak.hash)
-            add(job, recipe, recipe.student, job.title, teacher=network, other=other, weak=job.weak, **method)
+            own_step = {"teacher": network, "other": other, "weak": job.weak, "method": job.method, "options": options}
+            add(job, recipe, recipe.student, job.title, **own_step)
     return todo
 
 
