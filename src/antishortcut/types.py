@@ -165,6 +165,7 @@ class Shape:
     signed: bool = False  # whether that map, or else the embedding, has negative values
     head: bool = True  # whether the logits are a linear layer of the embedding
     preact: tuple[bool, ...] = ()  # of each stage, whether it has a ReLU that can be read, or negative values
+    weak: bool = False  # whether it is another network in T_early's place, whose embedding cannot be compared
 
 
 @dataclass(frozen=True)

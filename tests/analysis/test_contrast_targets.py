@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.analysis.contrast_targets import largest, measure, target_statistics
+from antishortcut.analysis.contrast_targets import measure
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
+from antishortcut.teachers.target_signs import largest, target_statistics
 from tests.conftest import asd, invoke
 
 

@@ -12,13 +12,13 @@ NO_COMPILE = ["--teacher-compile", "off"]  # compiling takes half a minute
 
 def test_every_method_is_timed() -> None:
     result = bench(pair_of("cnn-4-16:cnn-4-8"), list(METHODS), batch=8, rounds=1)  # equal channels, for fsp
-    assert set(result["ms"]) == {"plain-kd", "asd-cached", *METHODS}
+    assert set(result["ms"]) == {"plain-kd", "asd-cached", "contrast-weak", *METHODS}
     for name, split in result["split"].items():
         assert tuple(split) == PHASES
         assert sum(split.values()) == pytest.approx(result["ms"][name], abs=0.05)  # one round: medians add up
     passes = {name: len(method_roles(name, method_options(name, {}))) for name in METHODS}
     passes |= {"mlld": 2, "mlld+ls": 2}  # two views
-    assert result["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0} | passes
+    assert result["teacher_passes"] == {"plain-kd": 1, "asd-cached": 0, "contrast-weak": 2} | passes
     assert result["teacher_passes"]["contrast"] == result["teacher_passes"]["asd"] == 2
 
 
@@ -28,7 +28,8 @@ def test_ratios_are_of_the_same_round() -> None:
 
 def test_bench_command() -> None:
     words = ["bench", "--pair", "cnn-4-16:cnn-2-16", "--methods", "kd,contrast", "--batch", "4", "--rounds", "2"]
-    assert set(asd(*words, *NO_COMPILE)["ratio"]) == {"kd/plain-kd", "contrast/plain-kd", "contrast/kd"}
+    ratios = {f"{name}/{of}" for name in ("contrast", "contrast-weak") for of in ("plain-kd", "kd")}
+    assert set(asd(*words, *NO_COMPILE)["ratio"]) == {"kd/plain-kd"} | ratios
     invoke(*words, *NO_COMPILE)
 
 

@@ -218,6 +218,8 @@ DENSE = {
         {"method": "ce", "teacher": None, "optimizer": "adamw"},
         {"method": "asd", "options": {"subspace": "dataset", "queue": 16}},
         {"method": "contrast", "other": ModelSettings(name="cnn-8-16")},
+        {"method": "contrast+tc", "other": ModelSettings(name="cnn-2-8"), "weak": True},
+        {"method": "asd", "other": ModelSettings(name="cnn-2-8"), "weak": True},
         {"method": "crd+kd", "accumulate": 2, "augment": "crop-flip"},
         {"augment": "imagenet", "size": TrainingSize(images=50, classes=5, side=40)},
         DENSE | {"method": "ce", "teacher": None, "optimizer": "adamw", "augment": "crop"},

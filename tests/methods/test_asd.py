@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from antishortcut.methods import asd, method_options
+from antishortcut.methods import asd, method_options, method_roles
 from antishortcut.methods.asd import ASD, ASDLoss, Projector, linear_warmup, suppression, temporal_contrast
 from antishortcut.methods.shortcut_basis import Source
 from antishortcut.models.layers import SingleSampleNorm1d
@@ -234,6 +234,22 @@ def test_switches(tc: float, ss: float, temporal: bool, names: set[str], roles: 
         method.loss.queue_index.fill_(asd.EMPTY)
         single = method.loss(student, final, early, epoch=1)["tc"]
         close(single, tc * mean(slow_contrast(z, final, early if temporal else None)), 1e-4)
+
+
+@pytest.mark.parametrize("teachers", [{"early": Shape(5, weak=True)}, {}], ids=["another network's", "none"])
+def test_beside_a_weak_reference_it_is_tc_without_the_temporal_negative(teachers: dict[str, Shape]) -> None:
+    student, final, label = normal(4, 6, seed=1), normal(4, 6, seed=2), torch.arange(4)
+    plain = Sizes(5, 9, Shape(6), {"final": Shape(6)} | teachers)
+    method = ASD(plain, kd=0.0, warmup=0.0, subspace="dataset")
+    assert method.roles == method_roles("asd", {}, weak=True) == ("final",)
+    assert "temporal negative, and L_SS is left out" in method.note
+    assert not ASD(plain, ss=0.0, temporal=False).note  # asked for
+    assert not ASD(sizes(6, 6, 9)).note
+    method.prepare([{"final": Features(final, final)}])
+    outputs = {"final": Features(final, final)}
+    terms = method.double().terms(Features(student, student), outputs, Batch(student, label, label), epoch=1.0)
+    assert list(terms) == ["tc"]
+    close(terms["tc"], torch.tensor(0.8 * sum(slow_contrast(student, final, None)) / 4, dtype=torch.float64))
 
 
 def test_projector_is_the_papers() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.errors import UserError
-from antishortcut.methods import METHODS, method_options
+from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.methods.asd import ASDLoss
 from antishortcut.methods.contrast import Contrast, contrast_logits, contrast_loss, guarded_strength
 from antishortcut.methods.dkd import dkd_terms
@@ -144,6 +144,31 @@ def test_tc_is_the_term_of_asd(d: int, reference: str) -> None:
     assert torch.equal(both.features.queue, apart.queue)
     assert torch.equal(both.features.queue_index, apart.queue_index)
     assert both.features.queue.abs().sum() > 0
+
+
+@pytest.mark.parametrize("reference", ["early", "uniform"])
+def test_beside_a_weak_reference_tc_has_no_temporal_negative(reference: str) -> None:
+    """It equals ASD's L_TC without one, whatever the width of the weak network."""
+    settings: dict[str, Any] = {"tc": 0.6, "queue": 7, "warmup": 8.0}
+    usual = sizes(3, 6, 9)
+    weak = replace(usual, teachers={"final": Shape(6), "early": Shape(2, weak=True)})
+    torch.manual_seed(0)
+    both = Contrast(weak, **settings, reference=reference)
+    torch.manual_seed(0)
+    apart = ASDLoss(3, 6, **settings, ss=0.0, temporal=False, examples=9)
+    assert both.roles == (("final", "early") if reference == "early" else ("final",))
+    assert method_roles("contrast+tc", settings | {"reference": reference}, weak=True) == both.roles
+    assert "without its temporal negative" in both.note
+    assert not Contrast(usual, **settings).note
+    single = Contrast(usual, reference=reference)
+    for step, (student, teachers, batch) in enumerate(batches(3, 6)):
+        early = Features(teachers["early"].logits, normal(4, 2, seed=step).float())
+        roles = {"final": teachers["final"], "early": early}
+        terms = both.terms(student, {role: roles[role] for role in both.roles}, batch, epoch=3.0 * step)
+        near = teachers["final"].embedding
+        expected = apart(student.embedding, near, None, epoch=3.0 * step, index=batch.index)
+        assert torch.equal(terms["tc"], expected["tc"])
+        assert torch.equal(terms["contrast"], single.terms(student, teachers, batch, epoch=3.0 * step)["contrast"])
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

@@ -95,11 +95,11 @@ def test_the_content_of_the_files_is_hashed_and_not_their_path(recipe: Recipe, f
     assert len({one, *others}) == 3
 
 
-def test_one_file_needs_a_second_one_or_is_rewound(
+def test_one_file_has_no_states_but_can_be_rewound(
     recipe: Recipe, session: Session, files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"no state '15%'; teacher.early .*\"rewind\""):
-        student(imported(recipe, files[0]), session)
+    with pytest.raises(UserError, match=r"no state '15%'; teacher.early .*\"weak\""):
+        student(imported(recipe, files[0], "15%"), session)
     assert not session.runs.exists()
     student(imported(recipe, files[0]), session, "kd")  # needs no early state
     session.quiet = False

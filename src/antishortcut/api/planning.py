@@ -6,13 +6,13 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.api.arguments import use_hardware
 from antishortcut.api.scoring import eval_context, score_run
-from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_from, setting, with_settings
+from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_from, setting, weak_run, with_settings
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.errors import UserError, plural
 from antishortcut.experiments.jobs import Job
@@ -76,10 +76,13 @@ def dialled(
 def recommended(recipe: Recipe, session: Session) -> str:
     """The method for those who name none, by what data and networks can give; the run says which it is."""
     from antishortcut.tasks import build_task
+    from antishortcut.types import lacks_labels
 
     sets = session.sets(recipe.data)
     if not sets.classes:
         method, why = "features", "the teacher has no classifier"
+    elif recipe.teacher.early == "weak" and lacks_labels(session.sets(recipe.data.labelled).train):
+        method, why = "kd", "there is no early checkpoint, and no labels to train a weak reference with"
     elif build_task(sets).dense:
         method, why = "contrast+tc", "of the methods tried on scenes, none was better"
     else:
@@ -107,7 +110,7 @@ def pair_request(data: Any, teacher: Any, student: Any, unlabelled: bool = False
         )
     more |= {key: str(more[key]) for key in ("final", "early") if more.get(key) is not None}
     early, final = more.get("early"), more.get("final")
-    if early is not None and final is None and early != "rewind" and not early.endswith("%"):
+    if early is not None and final is None and early not in ("rewind", "weak") and not early.endswith("%"):
         raise UserError(f"--early {early} goes with --final, the weights of a teacher that is already trained")
     if unlabelled:
         return unlabelled_request(PairRequest(str(data), teacher, student, **more))
@@ -151,7 +154,7 @@ def plan(
         check_device(session.execution)
     size = f", images of {recipe.data.image_size} × {recipe.data.image_size}" if recipe.data.image_size else ""
     session.say(f"{request.data}: {counts}augmentation {recipe.data.augment}{size}, batches of {recipe.optim.batch}")
-    for number, line in enumerate(_steps(recipe, bool(roles)), start=1):
+    for number, line in enumerate(_steps(recipe, roles), start=1):
         session.say(f"{number}. {line}")
     if write and not exists:
         with atomic_write(path) as file:
@@ -176,20 +179,24 @@ def _resolved(name: str) -> tuple[str, Path]:
     return kind, expanded(path).resolve()
 
 
-def _steps(recipe: Recipe, taught: bool) -> Iterator[str]:
-    teacher, student = recipe.teacher, recipe.student
-    if not taught:
+def _steps(recipe: Recipe, roles: Sequence[str]) -> Iterator[str]:
+    teacher, student, weak = recipe.teacher, recipe.student, recipe.teacher.early == "weak"
+    if not roles:
         yield f"train {student.name} from labels alone for {recipe.length}, {_start(student)}: it needs no teacher"
         return
     if teacher.final is not None:
         early = f"{teacher.early} is" if teacher.early_file else f"{teacher.early} for"
-        early = "" if teacher.final == PUBLISHED else f", and {early} its early state"
+        early = "" if weak or teacher.final == PUBLISHED else f", and {early} its early state"
         yield f"take {teacher.name} as it was trained: {teacher.final}{early}"
     else:
         length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
         verb = "fine-tune" if teacher.pretrained else "train"
         yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
-        yield f"take its state at {teacher.early} as T_early, the one to push away from"
+        if not weak:
+            yield f"take its state at {teacher.early} as T_early, the one to push away from"
+    if weak and "early" in roles:
+        run = weak_run(recipe, "")
+        yield f"train {run.model.name} for {run.length} as a weak reference, in place of an early checkpoint"
     yield f"distil {student.name} for {recipe.length}, {_start(student)}"
 
 

@@ -97,7 +97,8 @@ def targets(
     as_json: JsonOption = False,
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
-    from antishortcut.analysis.contrast_targets import LOST, measure
+    from antishortcut.analysis.contrast_targets import measure
+    from antishortcut.teachers.target_signs import LOST
     from antishortcut.training.pipeline import Session
 
     try:

@@ -185,7 +185,8 @@ def _settings(job: Job) -> str:
 def _early(job: Job) -> str:
     """The state it learns from, if it is not the recipe's."""
     if job.other is None:
-        return job.early or ("rewind" if job.recipe.teacher.early == "rewind" else "")
+        own = job.recipe.teacher.early
+        return job.early or (own if own in ("rewind", "weak") else "")
     return f"{job.early} of {'another seed' if job.other.name == job.recipe.teacher.name else job.other.name}"
 
 

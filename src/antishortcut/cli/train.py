@@ -39,6 +39,7 @@ NO_LABELS = "--data are images without labels, in any layout; further ones: --se
 FINAL = "Weights of a trained teacher, a folder of its states, or pretrained: those it comes with."
 METHOD = "asd list methods [default: the recommended one, contrast+hint for images with one label each]."
 VIA = "A network between teacher and student (TAKD), repeated."
+EARLY = "Its early weights; weak: a small network trained in their place [default with --final alone]; or rewind."
 BUDGET = "Of contrast+hint: accuracy on ordinary images you would give, like 0.01 [default: 0, nothing measurable]."
 
 
@@ -62,12 +63,13 @@ def demo(
     recipe = load_recipe(name, set_ or ())
     teacher, early = teach(recipe, session), recipe.teacher.early_state
     rows = [_demo_row("teacher", teacher, session, ["clean"])]
-    if early != "rewind" and "/" not in early:  # a state of this teacher
+    scored = [each for each in on if (each, early) != ("mechanism", "weak")]  # which compares features of T_early
+    if early not in ("rewind", "weak") and "/" not in early:  # a state of this teacher
         rows.append(_demo_row("early teacher", teacher, session, ["clean"], early))
     ours: dict[str, Any] = {"contrast+hint": LEVELS["medium"]} if task == "classification" else {"contrast+tc": {}}
     for method, settings in ({"ce": {}, "kd": {}, "asd": {}} | ours).items():
         run = distill(recipe, session, method=method, seed=seed, suite=suite, options=settings)
-        rows.append(_demo_row(method, run, session, on))
+        rows.append(_demo_row(method, run, session, scored))
     page = make_report(runs / suite)["page"]
     if as_json:
         print_json({"rows": rows, "out": str(runs / suite), "report": page})
@@ -169,7 +171,7 @@ def distill(
     teacher: options.ModelOption = None,
     student: options.ModelOption = None,
     final: Annotated[str | None, Option(help=FINAL)] = None,
-    early: Annotated[str | None, Option(help="Its early weights; or rewind, which makes them from --final.")] = None,
+    early: Annotated[str | None, Option(help=EARLY)] = None,
     epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,

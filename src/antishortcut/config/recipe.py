@@ -6,6 +6,7 @@ with nothing left open; its hash names everything that decides the result.
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,9 @@ from antishortcut.fileio import text as text_of
 RECIPES = Path(__file__).with_name("recipes")
 DIALS = {"contrast+hint": ("strength", "beta", "hint")}  # method → settings that are chosen for a budget
 TRIALS = "-trials"  # end of the name of the suite in which they are tried
+WEAK = "weak-"  # begins the label of the state of a weak network that stands beside a teacher, whose hash ends it
+WEAK_LENGTH, WEAK_SEED = 0.3, 2000  # its training, as a share of the student's; distance of its seed from the teacher's
+WEAK_KEEP = (5.0, 10.0, 25.0, 50.0, 75.0, 100.0)  # per cent of that, from which its state is chosen
 SCHEMA = 2  # raise it when the meaning of a setting changes
 Value = bool | int | float | str
 
@@ -149,11 +153,46 @@ def rewind_length(iterations: int) -> int:
     return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
 
 
-def early_state(settings: TeacherSettings, teacher: Run) -> str:
-    """The state that stands for "early", also of a rewinding that is still to be done."""
-    if settings.early != "rewind":
-        return settings.early_state
-    return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+def early_state(recipe: Recipe, teacher: Run, early: str | None = None) -> str:
+    """The state that stands for "early", also one that is still to be made. early: in place of the recipe's."""
+    settings = recipe.teacher
+    match early or settings.early:
+        case "rewind":
+            return f"{rewind_run(teacher, settings.rewind_epochs, settings.rewind_lr).hash}/final"
+        case "weak":
+            return f"{weak_run(recipe, teacher.fingerprint).hash}/{WEAK}{teacher.hash}"
+    return early or settings.early_state
+
+
+def weak_length(whole: int) -> int:
+    """How long a weak network is trained unless said: 30 % of the student's epochs or iterations."""
+    return math.ceil(WEAK_LENGTH * whole)
+
+
+def weak_run(recipe: Recipe, fingerprint: str) -> Run:
+    """A small network trained briefly on the same images, of which one state takes T_early's place.
+
+    Whatever counts time in the optimiser is shortened like the default length. Its seed is no student's.
+    """
+    settings, optim = recipe.teacher, recipe.optim
+    length = settings.weak_epochs or weak_length(recipe.epochs or recipe.iterations)
+    own: dict[str, Any] = {"lr": settings.weak_lr or optim.lr, "warmup": WEAK_LENGTH * optim.warmup}
+    own["milestones"] = tuple(WEAK_LENGTH * milestone for milestone in optim.milestones)
+    student = _with_digest(recipe.student.without_weights())
+    return Run(
+        kind="teach",
+        suite="teachers",
+        name=settings.weak or student.name,
+        seed=settings.seed + WEAK_SEED,
+        epochs=length if recipe.epochs else 0,
+        iterations=length if recipe.iterations else 0,
+        data=recipe.data.labelled.model_copy(update={"augmentation_cycle": None}),
+        fingerprint=fingerprint,
+        model=student if settings.weak is None else ModelSettings(name=settings.weak, stem=student.stem),
+        optim=optim.model_copy(update=own),
+        task=TaskSettings(aux=recipe.task.aux),
+        keep=WEAK_KEEP,
+    )
 
 
 def rewind_run(teacher: Run, epochs: int = 10, lr: float = 0.05) -> Run:

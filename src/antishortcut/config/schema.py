@@ -149,9 +149,22 @@ class TeacherSettings(ModelSettings):
     seed: Seed = 0  # one teacher serves all seeds of the students
     # states to save: per cent of training, or "epoch:36"
     keep: tuple[Float | str, ...] = Field((2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1)
-    early: str = "15%"  # "15%", "epoch:36", "rewind", "<teacher hash>/15%" of another, or a file as final
+    # "15%", "epoch:36", "<teacher hash>/15%" of another, a file as final, "rewind", or "weak" (the default for a file)
+    early: str = "15%"
     rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
     rewind_lr: Rate = 0.05
+    weak: str | None = None  # with early = "weak", the network that takes T_early's place; the student's when not given
+    weak_epochs: Length | None = None  # or iterations, as the recipe counts; 30 % of the student's when not given
+    weak_lr: Rate | None = None  # optim.lr when not given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weak(cls, tree: Any) -> Any:
+        """A file of final weights alone has no early state; a folder of Snapshots has several."""
+        match tree:
+            case {"final": str(final)} if "early" not in tree and final.endswith(FILES):
+                return tree | {"early": "weak"}
+        return tree
 
     @model_validator(mode="after")
     def _given(self) -> Self:

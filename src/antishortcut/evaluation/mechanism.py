@@ -12,6 +12,7 @@ from antishortcut.analysis.alignment import Distribution, infonce, state_cosines
 from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_states, read_by_head
 from antishortcut.analysis.features import sample, tsne
 from antishortcut.analysis.moments import Moments, student_views, to_json
+from antishortcut.config.recipe import WEAK
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score, is_current
 from antishortcut.fileio import refuse_links
@@ -45,6 +46,8 @@ def _complete(evaluated: EvaluatedRun) -> bool:
 
 def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
     context, teachers = evaluated.context, evaluated.teachers("mechanism")
+    if WEAK in evaluated.run.early:
+        raise UserError("mechanism compares embeddings, and those of a weak reference are not in the teacher's space")
     images, _ = sample(context.first_test[1], POOL)
     networks = {"final": teachers.network("final"), "early": teachers.network("early"), "student": evaluated.network}
     rows = evaluated.features(networks, images)

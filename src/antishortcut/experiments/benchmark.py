@@ -1,7 +1,8 @@
 """What a training step costs: methods on one pair, interleaved, median of many rounds.
 
 Random images: the networks' time does not depend on them. `plain-kd` is KD as anyone would write it, float32 and the
-default memory layout; the others run as in the trainer. `asd-cached` reads its teachers' outputs from disk.
+default memory layout; the others run as in the trainer. `asd-cached` reads its teachers' outputs from disk,
+`contrast-weak` has the student's architecture in T_early's place (`teacher.early = "weak"`).
 `Stopwatch` times single steps for the estimates of `cost`.
 """
 # B batch, S side of an image
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +42,7 @@ from antishortcut.types import Batch, Features, ImageSet, Method, Prepares, Reus
 
 WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
-PLAIN, CACHED = "plain-kd", "-cached"
+PLAIN, CACHED, WEAK = "plain-kd", "-cached", "-weak"
 PAST_WARMUP = 1e6
 PHASES = ("data", "teachers", "student", "method", "optimiser")
 CIFAR = known_sizes()["cifar100"]
@@ -65,10 +67,15 @@ class TimedMethod:
         size: TrainingSize,
         task: Task | None = None,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        weak: bool = False,
     ) -> None:
-        """networks: the teachers by role, with different weights, or there would be no eigenspace."""
+        """networks: the teachers by role, with different weights, or there would be no eigenspace.
+
+        weak: the early one is a weak reference.
+        """
         self.autocast, self.task = autocast, task or Classification()
         shapes = {role: feature_shapes(network, size.side) for role, network in networks.items()}
+        shapes |= {"early": replace(shapes["early"], weak=weak)} if "early" in shapes else {}
         labels = None if self.task.dense else _labels(size)
         count = self.task.num_samples(size.images)
         sizes = Sizes(size.classes, count, feature_shapes(student, size.side), shapes, labels, groups=labels)
@@ -175,12 +182,14 @@ def bench(
         method_options(name, {})  # an unknown name is an error before networks are built
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        setup = BenchSetup(pair, images, batch, torch.device(device), compile, Path(folder))
+        setup = BenchSetup(pair, images, batch, torch.device(device), compile, Path(folder), "contrast" in methods)
         runs = {PLAIN: setup.plain()}
         for name in methods:
             runs[name] = setup.ours(name)
             if name == "asd":
                 runs[name + CACHED] = setup.ours(name, cached=True)
+            if name == "contrast":
+                runs[name + WEAK] = setup.ours(name, early="weak")
         batches, order = setup.batches(), list(runs.values())
         for number in range(WARM + rounds):
             start = now()
@@ -219,10 +228,18 @@ class BenchSetup:
     """Networks and methods of one pair, as in the trainer, and batches for them."""
 
     def __init__(
-        self, pair: Pair, size: TrainingSize, batch: int, device: torch.device, compile: str, folder: Path
+        self,
+        pair: Pair,
+        size: TrainingSize,
+        batch: int,
+        device: torch.device,
+        compile: str,
+        folder: Path,
+        weak: bool = False,
     ) -> None:
         self.pair, self.size, self.batch, self.device, self.folder = pair, size, batch, device, folder
-        self.teachers = {state: self._network(pair[0]).eval() for state in ("final", "early")}
+        models = {"final": pair[0], "early": pair[0]} | ({"weak": pair[1]} if weak else {})
+        self.teachers = {state: self._network(model).eval() for state, model in models.items()}
         image = torch.rand(batch, 3, size.side, size.side, device=device)
         form = InferenceForm(fastest_precision(device))
         self.frozen = {state: FrozenModel(network, form, size.side) for state, network in self.teachers.items()}
@@ -242,9 +259,10 @@ class BenchSetup:
         teacher, student = (_DefaultLayout(self._network(model)) for model in self.pair)
         return TimedMethod("kd", method_options("kd", {}), student, {"final": teacher.eval()}, self.size)
 
-    def ours(self, name: str, cached: bool = False) -> TimedMethod:
+    def ours(self, name: str, cached: bool = False, early: str = "early") -> TimedMethod:
+        """early: or "weak", for which a method must not compare embeddings."""
         options = method_options(name, {})
-        networks = {role: self.frozen["final" if role == "final" else "early"] for role in method_roles(name, options)}
+        networks = {role: self.frozen["final" if role == "final" else early] for role in method_roles(name, options)}
         run = TimedMethod(name, options, self._network(self.pair[1]), networks, self.size, autocast=self.autocast)
         if cached:
             run.teachers = {role: self._cached(role) for role in networks}
@@ -310,12 +328,12 @@ class Stopwatch:
     def _timed_method(self, group: StepGroup, batch: Batch, task: Task) -> TimedMethod:
         size, options = group.size, method_options(group.method, group.options)
         form, networks = InferenceForm(fastest_precision(self.device)), dict[str, FrozenModel]()
-        for role in method_roles(group.method, options):
+        for role in method_roles(group.method, options, weak=group.weak):
             model = cast(ModelSettings, group.other or group.teacher if role == "early" else group.teacher)
             network = build_model(model, size.classes, size.side).to(self.device).requires_grad_(False).eval()
             networks[role] = FrozenModel(network, form, size.side)
         student = build_model(group.network, size.classes, size.side).to(self.device)
-        run = TimedMethod(group.method, options, student, networks, size, task, self.fabric.autocast)
+        run = TimedMethod(group.method, options, student, networks, size, task, self.fabric.autocast, group.weak)
         if isinstance(run.method, Prepares) and networks:
             outputs = {role: teacher(batch) for role, teacher in run.teachers.items()}
             run.method.prepare([task.samples(next(iter(outputs.values())), outputs, batch)[1]])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 
-from antishortcut.config.recipe import Recipe, Run, Value, rewind_run, teach_run
+from antishortcut.config.recipe import Recipe, Run, Value, rewind_run, teach_run, weak_run
 from antishortcut.config.schema import DataSettings, ModelSettings, Settings, TaskSettings
 from antishortcut.data import DATASETS
 from antishortcut.data.datasets import TrainingSize, find
@@ -19,6 +19,7 @@ from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.fileio import expanded
+from antishortcut.methods import method_options, method_roles
 from antishortcut.run_dir import RunDir
 from antishortcut.types import is_dense
 
@@ -34,6 +35,7 @@ class StepGroup(Settings):
     network: ModelSettings  # the one that is trained
     teacher: ModelSettings | None = None
     other: ModelSettings | None = None  # whose early state it learns from, if of another architecture
+    weak: bool = False  # whether that is a weak reference
     method: str = "ce"
     options: dict[str, Value] = Field(default_factory=dict)
     optimizer: str
@@ -162,8 +164,16 @@ def trainings(jobs: Iterable[Job], runs: Path) -> list[Training]:
         if state(job, runs) != "finished":
             recipe, network = job.recipe, architecture(job.recipe.teacher)
             other = None if job.other is None or architecture(job.other) == network else architecture(job.other)
-            method = {"method": job.method, "options": recipe.methods.get(job.method, {}) | job.options}
-            add(job, recipe, recipe.student, job.title, teacher=network, other=other, **method)
+            options = recipe.methods.get(job.method, {}) | job.options
+            if job.weak:
+                weak = weak_run(recipe, "")
+                other = architecture(weak.model)
+                uses = "early" in method_roles(job.method, method_options(job.method, options), weak=True)
+                if uses and weak.hash not in listed and weak.hash not in finished:
+                    add(job, weak, weak.model, f"weak reference {weak.name} s{weak.seed} of {job.suite}")
+                    listed.add(weak.hash)
+            own_step = {"teacher": network, "other": other, "weak": job.weak, "method": job.method, "options": options}
+            add(job, recipe, recipe.student, job.title, **own_step)
     return todo
 
 

@@ -28,7 +28,7 @@ from antishortcut.fileio import text as text_of
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
 from antishortcut.teachers.trajectory import Trajectory
-from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.training.pipeline import Session, distill, make_early, teach
 
 METHOD = "contrast+hint"
 LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
@@ -174,9 +174,11 @@ def best(trials: Sequence[Trial]) -> str:
 def _reference(recipe: Recipe, session: Session) -> str:
     """The recipe's own, T_early, or a later state that knows the easy answers; of a teacher that you bring, T_early."""
     own, early = recipe.methods.get(METHOD, {}).get("reference"), recipe.teacher.early_state
+    run = teach(recipe, session)
     if own is not None or recipe.teacher.final is not None or not early.endswith("%"):
+        make_early(recipe, run, session)
         return str(own or "early")
-    teacher = RunDir(teach(recipe, session).folder(session.runs))
+    teacher = RunDir(run.folder(session.runs))
     trajectory = Trajectory(teacher)
     entries = trajectory.entries
     states = [entry["labels"][0] for entry in entries[entries.index(trajectory.entry(early)) : -1]]

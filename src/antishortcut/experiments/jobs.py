@@ -22,7 +22,7 @@ class Job(Settings):
     method: str
     options: dict[str, Value] = Field(default_factory=dict)  # the method's, over the recipe's
     budget: float | None = None  # what the dial may spend; None: no dial, the settings are those of the recipe
-    early: str | None = None  # a state to learn from in place of the recipe's early one
+    early: str | None = None  # a state to learn from in place of the recipe's early one, or "weak"
     other: TeacherSettings | None = None  # the teacher of that state, if it is not the recipe's
     on: tuple[str, ...] = ("clean",)  # evaluations
     images: int | None = None  # at most so many per corruption and severity
@@ -30,6 +30,11 @@ class Job(Settings):
     @property
     def title(self) -> str:
         return f"{self.suite}/{self.name}-s{self.seed}"
+
+    @property
+    def weak(self) -> bool:
+        """Whether it learns from a weak network in T_early's place."""
+        return self.other is None and (self.early or self.recipe.teacher.early) == "weak"
 
     @property
     def teachers(self) -> tuple[Recipe, ...]:
@@ -46,7 +51,7 @@ class SuiteRow:
     name: str
     method: str
     options: dict[str, Value] = field(default_factory=dict)
-    early: str | None = None  # state to learn from, if not the recipe's
+    early: str | None = None  # state to learn from, if not the recipe's, or "weak"
     other: str = ""  # whose state it is: "seed" for the next seed's teacher, or another architecture
     settings: tuple[str, ...] = ()  # of its recipe: key=value
     budget: float | None = None  # what the dial may spend

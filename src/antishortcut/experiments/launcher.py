@@ -145,13 +145,13 @@ def _expected_run(job: Job, run: Run) -> Run:
 
     recipe = job.recipe
     teacher, source = (teach_run(each, run.fingerprint) for each in (recipe, job.teachers[-1]))
-    early = early_state(recipe.teacher, teacher)
-    learned = early if job.early is None else job.early if job.other is None else f"{source.hash}/{job.early}"
+    early = early_state(recipe, teacher)
+    learned = f"{source.hash}/{job.early}" if job.other is not None else early_state(recipe, teacher, job.early)
     options = method_options(job.method, recipe.methods.get(job.method, {}) | job.options)
     if job.budget is not None:
         options |= {key: run.options[key] for key in (*DIALS[job.method], "reference") if key in run.options}
     other = {"early": learned, "chosen": run.roles.get("chosen", "")}
-    roles = {role: other.get(role, role) for role in method_roles(job.method, options)}
+    roles = {role: other.get(role, role) for role in method_roles(job.method, options, weak=job.weak)}
     names = job.model_dump(include={"suite", "name", "seed", "method"})
     taught = teacher.hash if recipe.data.unlabelled is None else run.teacher  # on images with another fingerprint
     names |= {"options": options, "roles": roles, "teacher": taught, "early": early}

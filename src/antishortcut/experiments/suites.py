@@ -6,6 +6,7 @@ desk-dense  segmentation: CamVid, one teacher, and synthetic scenes, a teacher f
 beyond-*    contrast targets, with rivals and controls
 mixing      mixup and cutmix on synthetic images with a known shortcut
 shortcuts   shortcuts of every kind, planted in real and synthetic images: a teacher for every seed
+weak        the same, when no early checkpoint is left
 table1, …   the tables and figures of the paper
 """
 
@@ -35,6 +36,7 @@ CORRUPTED = 2000  # images per corruption and severity
 ON, ON_DENSE, ON_HARD = ("clean", "corruptions", "mechanism"), ("clean", "scenes"), ("clean", "hard")
 
 STRENGTHS = [SuiteRow(f"contrast-{value:g}", "contrast", {"strength": value}) for value in (0.25, 0.5, 1.0, 2.0)]  # λ
+CONTRAST = STRENGTHS[2]
 RHOS = (0.8, 0.95, 0.99)  # beside 0.9, which has every row
 KEPT = (0, 2, 5, 10, 15, 20, 30, 50, 75)  # states of a teacher; 0 is untrained
 BASE = [paper.CE, paper.KD, paper.ASD]
@@ -124,12 +126,32 @@ def shortcuts(overrides: Sequence[str]) -> Suite:
     jobs: list[Job] = []
     for rho in (0.9, *RHOS[:2]):
         for kind in ("cues", *KINDS):
-            bed = [] if kind == "cues" else [f'data.name="shortcut:cifar100-coarse?kind={kind}"']
-            own = [*bed, f"data.options.rho={rho}", "data.val_fraction=0.1", *overrides]
-            source, seeds = "cues" if kind == "cues" else "shortcuts", SEEDS if rho == 0.9 else FEWER
-            name = f"shortcuts-{kind}-rho{round(100 * rho)}"
-            jobs += _jobs(name, source, own, seeds, SHORTCUTS, ("clean", "hard"), paired=True)
+            name, seeds = f"shortcuts-{kind}-rho{round(100 * rho)}", SEEDS if rho == 0.9 else FEWER
+            jobs += _planted(name, kind, rho, overrides, seeds, SHORTCUTS)
     return Suite("shortcuts", "shortcuts of every kind, planted: does a method hand them down?", tuple(jobs))
+
+
+def weak(overrides: Sequence[str]) -> Suite:
+    """A weak network in T_early's place, beside T_early itself. The dialled row never sees T_early, not in pilots."""
+    if any(text.startswith(("data.options.rho=", "data.name=")) for text in overrides):
+        raise UserError("suite weak has its own data and ρ; for others: asd distill … --set teacher.early=weak")
+    rows = [
+        *(paper.KD, CONTRAST, SuiteRow("contrast-1-weak", "contrast", CONTRAST.options, early="weak")),
+        SuiteRow("contrast+hint-weak", "contrast+hint", settings=("teacher.early=weak",), budget=0.0),
+    ]
+    kinds = ("cues", *KINDS)
+    jobs = [job for kind in kinds for job in _planted(f"weak-{kind}", kind, 0.9, overrides, SEEDS, rows)]
+    return Suite("weak", "no early checkpoint: a weak network in its place, against the real one", tuple(jobs))
+
+
+def _planted(
+    suite: str, kind: str, rho: float, overrides: Sequence[str], seeds: Sequence[int], rows: Sequence[SuiteRow]
+) -> list[Job]:
+    """A shortcut of one kind, with a teacher of its own for every seed."""
+    bed = [] if kind == "cues" else [f'data.name="shortcut:cifar100-coarse?kind={kind}"']
+    own = [*bed, f"data.options.rho={rho}", "data.val_fraction=0.1", *overrides]
+    source = "cues" if kind == "cues" else "shortcuts"
+    return _jobs(suite, source, own, seeds, rows, ON_HARD, paired=True)
 
 
 def mixing(overrides: Sequence[str]) -> Suite:
@@ -174,6 +196,7 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "desk-dense": desk_dense,
     "beyond-cues": beyond_cues,
     "shortcuts": shortcuts,
+    "weak": weak,
     "mixing": mixing,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,

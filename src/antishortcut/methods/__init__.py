@@ -3,6 +3,7 @@
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -108,10 +109,14 @@ def build_method(name: str, sizes: Sizes, options: Mapping[str, Any]) -> nn.Modu
         raise UserError(f"method {name!r}: {error}") from None
 
 
-def method_roles(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The teacher states that a method with these settings needs, found by building it for tiny networks."""
+def method_roles(name: str, options: Mapping[str, Any], *, weak: bool = False) -> tuple[str, ...]:
+    """The teacher states that a method with these settings needs, found by building it for tiny networks.
+
+    weak: a weak reference takes T_early's place, so a method that only compares embeddings does without.
+    """
     shape = Shape(8, ((4, 4, 4),) * 16)  # more stages than a setting may point at
-    sizes = Sizes(4, 16, shape, defaultdict(lambda: shape), labels=arange(16) % 4, groups=arange(16) % 8)
+    teachers = defaultdict(lambda: shape, early=replace(shape, weak=weak))
+    sizes = Sizes(4, 16, shape, teachers, labels=arange(16) % 4, groups=arange(16) % 8)
     return cast(Method, build_method(name, sizes, options)).roles
 
 

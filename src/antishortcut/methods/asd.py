@@ -17,7 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.checks import check_early, check_rows, check_settings, check_tensors, check_widths
+from antishortcut.methods.checks import (
+    check_early,
+    check_rows,
+    check_settings,
+    check_tensors,
+    check_widths,
+    weak_reference,
+)
 from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
 from antishortcut.models.layers import SingleSampleNorm1d
@@ -74,6 +81,7 @@ def linear_warmup(epoch: float, warmup: float) -> float:
     return 1.0 if warmup <= 0 else min(epoch / warmup, 1.0)
 
 
+NO_NEGATIVE = "weak reference: its embedding is another network's, so L_TC goes without its temporal negative"
 EMPTY, UNKNOWN = -2, -1  # sample numbers of queue rows: not filled yet; filled without a number
 
 
@@ -206,6 +214,7 @@ class ASD(nn.Module):
 
     taps: tuple[str, ...] = ()
     settings_from = ASDLoss  # names and defaults of **settings
+    note = ""
 
     def __init__(
         self, sizes: Sizes, *, kd: float = 1.0, kd_temperature: float = 4.0, task_weight: float = 1.0, **settings: Any
@@ -214,6 +223,10 @@ class ASD(nn.Module):
         check_settings(kd_temperature=kd_temperature)
         self.task_weight, self.kd, self.kd_temperature = task_weight, kd, kd_temperature
         final = sizes.teachers["final"].embedding
+        if weak_reference(sizes):
+            if settings.get("temporal", True) or settings.get("ss", 1.0) != 0:
+                self.note = f"{NO_NEGATIVE}, and L_SS is left out; contrast targets need logits alone"
+            settings |= {"temporal": False, "ss": 0.0}
         self.loss = ASDLoss(sizes.student.embedding, final, examples=sizes.examples, **settings)
         self.roles: tuple[str, ...] = ("final", "early") if self.loss.uses_early else ("final",)
         check_widths(sizes, self.roles)

@@ -109,6 +109,12 @@ def check_widths(sizes: Sizes, roles: Sequence[str]) -> None:
         )
 
 
+def weak_reference(sizes: Sizes) -> bool:
+    """Whether there is no early state whose embedding could be compared: it is another network's, or not asked for."""
+    early = sizes.teachers.get("early")
+    return early is None or early.weak
+
+
 def check_labels(sizes: Sizes) -> Tensor:
     """The training labels; segmentation has none."""
     if sizes.labels is None:

@@ -5,12 +5,21 @@ A product of experts with the early state divided out; cf. Clark, Yatskar & Zett
 """
 # B batch, C classes
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antishortcut.methods.asd import ASDLoss
-from antishortcut.methods.checks import check_choice, check_every_label, check_settings, check_tensors, check_widths
+from antishortcut.methods.asd import NO_NEGATIVE, ASDLoss
+from antishortcut.methods.checks import (
+    check_choice,
+    check_every_label,
+    check_settings,
+    check_tensors,
+    check_widths,
+    weak_reference,
+)
 from antishortcut.methods.dkd import dkd_terms
 from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import Teachers, Terms, kd_loss
@@ -71,7 +80,8 @@ class Contrast(nn.Module):
     sharpens. beta: 0, or the weight of the other classes beside the label, which DKD takes apart: KL becomes
     TCKD + β NCKD.
     hint above 0 adds FitNets' regression of the teacher's map of a stage, −1 being the deepest; networks without maps
-    go without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up.
+    go without. tc above 0 adds ASD's temporal contrast of features, with its own temperature, queue and warm-up; beside
+    a weak reference, without its temporal negative.
     standardise: as in KD, of the target and the student.
     """
 
@@ -104,17 +114,19 @@ class Contrast(nn.Module):
         self.guard, self.task_weight, self.standardise = guard, task_weight, standardise
         self.divides = reference != "uniform" and strength != 0
         self.early = "early" if reference == "uniform" else reference
-        self.roles: tuple[str, ...] = ("final", self.early) if self.divides or tc != 0 else ("final",)
+        temporal = tc != 0 and not (self.early == "early" and weak_reference(sizes))
+        self.roles: tuple[str, ...] = ("final", self.early) if self.divides or temporal else ("final",)
         self.features: ASDLoss | None = None
         if tc != 0:
+            own: dict[str, Any] = {"temperature": tc_temperature, "queue": queue, "warmup": warmup}
             widths = sizes.student.embedding, sizes.teachers["final"].embedding
-            self.features = ASDLoss(
-                *widths, tc=tc, ss=0.0, temperature=tc_temperature, queue=queue, warmup=warmup, examples=sizes.examples
-            )
+            self.features = ASDLoss(*widths, tc=tc, ss=0.0, temporal=temporal, examples=sizes.examples, **own)
             self.project = self.features.project  # only then is there a head for embeddings
+        if temporal:
             check_widths(sizes, self.roles)
         stages = min(len(sizes.student.stages), len(sizes.teachers["final"].stages))
-        self.note = "no feature maps in both networks: it goes without hints" if hint != 0 and not stages else ""
+        notes = ["no feature maps in both networks: it goes without hints"] if hint != 0 and not stages else []
+        self.note = "; ".join(notes + ([NO_NEGATIVE] if tc != 0 and not temporal else []))
         stage = -1 if stages == 1 else hint_stage
         self.hints = FitNets(sizes, weight=hint, hint=stage) if hint != 0 and stages else None
         self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
@@ -141,6 +153,6 @@ class Contrast(nn.Module):
         if self.hints is not None:
             terms |= self.hints.terms(student, teachers, batch, epoch)
         if self.features is not None:
-            negative = teachers[self.early].embedding
+            negative = teachers[self.early].embedding if self.features.temporal else None
             terms |= self.features(student.embedding, final.embedding, negative, epoch=epoch, index=batch.index)
         return terms

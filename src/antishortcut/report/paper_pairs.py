@@ -80,7 +80,7 @@ def unlike(run: Run, teacher: Run | None) -> str:
     ours, paper = _settings(run), _settings(reference)
     if run.roles:
         early, expected = run.roles.get("early", run.early), job.early or settings.early
-        state = early_state(settings, paper_teacher) if expected == "rewind" else expected
+        state = early_state(recipe, paper_teacher) if expected == "rewind" else expected
         same = share_of(early, recipe.epochs) == share_of(state, recipe.epochs)
         ours["T_early"], paper["T_early"] = early, early if same else expected
     changed = _changed(ours, paper)

@@ -1,7 +1,8 @@
 """The trajectory of a teacher: which states of its training are saved, and how they are found again.
 
 A teacher's folder holds snapshots/*.safetensors and manifest.json. A *state* is named by its share of training
-("15%"), its epoch ("epoch:36"), "final", or, for a state of another teacher, "<hash>/15%".
+("15%"), its epoch ("epoch:36"), "final", or, for a state of another teacher, "<hash>/15%". A weak network in T_early's
+place is such another teacher; the state that was chosen for teacher T is labelled "weak-<hash of T>".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import ModelSettings, Run
+from antishortcut.config.recipe import WEAK, ModelSettings, Run
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import atomic_write, expanded, sha256
 from antishortcut.models import Network, build, feature_shapes, load_weights, reuse_classifier, tapped_features
@@ -126,6 +128,8 @@ def find_trajectory(runs: Path, teacher: str, state: str) -> tuple[Trajectory, s
     if not FOLDER_NAME.fullmatch(name):
         raise UserError(f"{name!r} is not a teacher's name; teachers are the folders in {runs / 'teachers'}")
     run_dir = RunDir(runs / "teachers" / name)
+    if own.startswith(WEAK) and not (run_dir.path.is_dir() and Trajectory(run_dir).has(own)):
+        raise UserError("this teacher has no weak reference yet; --method contrast, or another that uses it, makes one")
     if not run_dir.path.is_dir():
         raise UserError(f"no teacher at {run_dir.path}; train it first: asd teach, or name its folder as --runs")
     return Trajectory(run_dir), own
@@ -184,6 +188,9 @@ class Trajectory:
         """Trained states that may be selected: those saved by percentage, or all if there are no others."""
         shares = [entry for entry in self.trained if any(label.endswith("%") for label in entry["labels"])]
         return shares if len(shares) > 1 else self.trained
+
+    def has(self, label: str) -> bool:
+        return any(label in entry["labels"] for entry in self.entries)
 
     def entry(self, state: str) -> dict[str, Any]:
         """The manifest's entry of a state."""
@@ -253,7 +260,8 @@ class Teachers:
     @cached_property
     def shapes(self) -> dict[str, Shape]:
         """Feature sizes of the states that the run learns from, by role."""
-        return {role: feature_shapes(self.network(role), self.image_size) for role in self.run.roles}
+        shapes = {role: feature_shapes(self.network(role), self.image_size) for role in self.run.roles}
+        return {role: replace(shape, weak=WEAK in self.run.roles[role]) for role, shape in shapes.items()}
 
     @torch.no_grad()
     def features(self, roles: Iterable[str], image: Tensor, taps: Sequence[str] = ()) -> dict[str, Features]:

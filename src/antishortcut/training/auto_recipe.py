@@ -46,7 +46,7 @@ class PairRequest:
     teacher: str
     student: str
     final: str | None = None  # weights of a teacher that is already trained
-    early: str | None = None  # and those of its early state, or "rewind"
+    early: str | None = None  # and those of its early state, or "rewind" or "weak", which make one
     epochs: int | None = None
     pretrained: bool | None = None  # None: if weights are published
 
@@ -216,14 +216,20 @@ def _teacher(request: PairRequest, pretrained: Mapping[str, bool], length: int, 
     early, lines = request.early, [RecipeLine("teacher.name", request.teacher)]
     if request.final is not None:
         lines.append(RecipeLine("teacher.final", request.final, "already trained"))
-        lines += [] if early is None else [RecipeLine("teacher.early", early)]
+        if early is None and not expanded(request.final).is_dir():  # a folder of states has early ones
+            early = "weak"
+        why = "no early checkpoint: a small network, trained briefly, in its place" if early == "weak" else ""
+        lines += [] if early is None else [RecipeLine("teacher.early", early, why)]
     else:
         lines += _weights(request, "teacher", pretrained, "fine-tuned from published weights")
         if pretrained["teacher"]:
             lines.append(RecipeLine("teacher.epochs", max(min(math.ceil(length / 2), 30), 1)))
         lines.append(RecipeLine("teacher.lr", _lr(batch, pretrained["teacher"])))
-        lines.append(RecipeLine("teacher.early", early or "15%", "T_early, of the teacher's training"))
+        why = "a small network, trained briefly" if early == "weak" else "T_early, of the teacher's training"
+        lines.append(RecipeLine("teacher.early", early or "15%", why))
         lines += _keep(early)
+    if early == "weak" and pretrained["student"]:
+        lines.append(RecipeLine("teacher.weak_lr", _lr(batch, False), "it begins from scratch"))
     # the paper rewinds at the learning rate that training begins with
     return lines + ([RecipeLine("teacher.rewind_lr", _lr(batch, False))] if early == "rewind" else [])
 
@@ -233,7 +239,7 @@ def _keep(early: str | None) -> list[RecipeLine]:
     usual = TeacherSettings(name="").keep
     try:
         share = float((early or "").removesuffix("%"))
-    except ValueError:  # none was named, or it is rewound
+    except ValueError:  # none was named, or it is to be made
         return []
     if not 0 <= share < 100 or f"{share:g}%" != early:
         raise UserError(f"--early {early}: a share of the teacher's training is wanted, from 0% to 99%, like 15%")

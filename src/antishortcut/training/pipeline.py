@@ -1,13 +1,23 @@
-"""What a recipe needs, in order: train or import the teacher, rewind it, distil the student."""
+"""What a recipe needs, in order: train or import the teacher, make its early state, distil the student."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
 
-from antishortcut.config.recipe import TRIALS, Recipe, Run, Value, distill_run, early_state, rewind_run, teach_run
+from antishortcut.config.recipe import (
+    TRIALS,
+    Recipe,
+    Run,
+    Value,
+    distill_run,
+    early_state,
+    rewind_run,
+    teach_run,
+    weak_run,
+)
 from antishortcut.config.schema import DataSettings, Execution, ModelSettings
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError, printable, suggest
@@ -20,6 +30,7 @@ from antishortcut.run_dir import InUse, RunDir, find_twin
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
 from antishortcut.teachers.selection import select_state
 from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_changed_code
+from antishortcut.teachers.weak import choose_weak_state
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
 from antishortcut.training.trainer import build_objective, deployed, train
@@ -185,6 +196,29 @@ def rewind(teacher: Run, epochs: int, lr: float, session: Session) -> Run:
     return run
 
 
+def weaken(recipe: Recipe, teacher: Run, session: Session) -> Run:
+    """Train a small network briefly, and choose which of its states takes T_early's place beside this teacher."""
+    run = weak_run(recipe, teacher.fingerprint)
+    run_dir = RunDir(run.folder(session.runs))
+    if not is_finished(run_dir):
+        session.say(f"weak reference {run.model.name} in T_early's place: {run.length}, {run_dir.path}")
+        session.fit(run)
+    trajectories = Trajectory(run_dir), Trajectory(RunDir(teacher.folder(session.runs)))
+    choose_weak_state(*trajectories, session.sets(recipe.data.labelled), session.fabric().device, session.say)
+    return run
+
+
+def make_early(recipe: Recipe, teacher: Run, session: Session, early: str | None = None) -> str:
+    """The state that stands for "early", made if it is to be made. early: in place of the recipe's."""
+    settings = recipe.teacher
+    match early or settings.early:
+        case "rewind":
+            rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
+        case "weak":
+            weaken(recipe, teacher, session)
+    return early_state(recipe, teacher, early)
+
+
 def distill(
     recipe: Recipe,
     session: Session,
@@ -200,14 +234,15 @@ def distill(
 ) -> Run:
     """Train a student, and first its teacher if the method needs one that is not there.
 
-    early: a state to learn from in place of the recipe's early state, with which the student is still compared.
+    early: a state to learn from in place of the recipe's early state, with which the student is still compared; or
+    "weak" or "rewind", which make one.
     via: networks between teacher and student, each taught by the one before (TAKD). generations: above 1, the student's
     own architecture stands there that many times less one (Born-Again). All are ordinary runs, shared by seeds.
     """
     for section in recipe.methods:
         method_options(section, recipe.methods[section])  # an unknown method in the recipe is an error
     settings = method_options(method, recipe.methods.get(method, {}) | dict(options or {}))
-    roles = method_roles(method, settings)
+    roles = method_roles(method, settings, weak=(early or recipe.teacher.early) == "weak")
     between = [*via, *[recipe.student.name] * (generations - 1)]
     if between and not roles:
         raise UserError(f"method {method!r} has no teacher, so there is nothing between teacher and student")
@@ -216,7 +251,7 @@ def distill(
     fingerprint = session.sets(recipe.data).fingerprint
 
     def student_run(teacher: Run, student: ModelSettings, states: dict[str, str], where: dict[str, Any]) -> Run:
-        learned = states if early is None else states | {"early": early}
+        learned = states | {"early": early_state(recipe, teacher, early)}
         return distill_run(
             recipe.model_copy(update={"student": student}),
             fingerprint,
@@ -224,25 +259,27 @@ def distill(
             options=settings,
             roles={role: learned.get(role, role) for role in roles},
             teacher=teacher.hash,
-            early=states["early"],
+            early=early_state(recipe, teacher),
             **where,
         )
 
     run = teacher = _teach_run(recipe, session)
     for student, where in students:
-        run = student_run(run, student, {"early": early_state(recipe.teacher, run)}, where)
+        run = student_run(run, student, {}, where)
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
     if not run_dir.finished:
         run_dir.check_place()
-    if not RunDir(teacher.folder(session.runs)).finished:
+    makes_weak = "early" in roles and (early or recipe.teacher.early) == "weak"
+    weak = weak_run(recipe, teacher.fingerprint) if makes_weak else teacher
+    if not all(RunDir(needed.folder(session.runs)).finished for needed in (teacher, weak)):
         _check(recipe, session, method, settings, between, early or recipe.teacher.early_state)
     run = teach(recipe, session) if roles else teacher
     for number, (student, where) in enumerate(students, start=1):
         if number <= len(between):
             session.say(f"assistant {student.name}: {number} of {len(between)} between teacher and student")
-        run = student_run(run, student, _resolve_states(recipe, session, roles, run), where)
+        run = student_run(run, student, _resolve_states(recipe, session, roles, run, early), where)
         session.fit(run)
     return run
 
@@ -266,7 +303,7 @@ def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
     settings, data = method_options(method, recipe.methods.get(method, {})), session.sets(recipe.data)
     _teach_run(recipe, session)  # its weights are there
     _check(recipe, session, method, settings, [], recipe.teacher.early_state)
-    roles = method_roles(method, settings)
+    roles = method_roles(method, settings, weak=recipe.teacher.early == "weak")
     if roles and recipe.teacher.final is not None:
         check_files_fit(recipe.teacher, data)
     return roles
@@ -276,7 +313,7 @@ def _check(
     recipe: Recipe, session: Session, method: str, settings: Mapping[str, Value], between: Sequence[str], early: str
 ) -> None:
     """Build networks and method once, before a teacher is trained for what cannot work."""
-    data, roles = session.sets(recipe.data), method_roles(method, settings)
+    data, roles = session.sets(recipe.data), method_roles(method, settings, weak=early == "weak")
     classes, size = len(data.classes), data.image_size
     names = (recipe.student.name, *between)
     student, *_ = [build_model(recipe.student.model_copy(update={"name": name}), classes, size) for name in names]
@@ -284,26 +321,34 @@ def _check(
     if roles:
         teacher = build_model(recipe.teacher.without_weights(), classes, size)
         shapes = dict.fromkeys(roles, feature_shapes(teacher, size))
+    if early == "weak" and "early" in roles:
+        if lacks_labels(session.sets(recipe.data.labelled).train):
+            advice = "name an early checkpoint (--early FILE) or a method without one, like kd"
+            raise UserError(f"{data.name} has no labels to train a weak reference with; {advice}")
+        network = build_model(weak_run(recipe, data.fingerprint).model, classes, size)
+        shapes["early"] = replace(feature_shapes(network, size), weak=True)
     _, module = build_objective(recipe, method, settings, data, student, shapes)
     deployed(module, student, teacher, size)
     if recipe.teacher.final is not None:
         states = [label for state in imported_states(recipe.teacher) for label in state.labels]
-        advice = 'teacher.early takes a weights file too, or "rewind", which makes one (the paper: no better than KD)'
+        advice = 'teacher.early takes a weights file too, or "weak", a small network that is trained in its place'
     else:
         states = sorted({f"{p:g}%" if isinstance(p, int | float) else p for p in (*recipe.teacher.keep, 100)})
         advice = "add it to teacher.keep"
     for role in roles:
         state = early if role == "early" else role
-        if "/" not in state and state not in (*states, "final", "chosen", "rewind"):
+        if "/" not in state and state not in (*states, "final", "chosen", "rewind", "weak"):
             raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
 
 
-def _resolve_states(recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run) -> dict[str, str]:
+def _resolve_states(
+    recipe: Recipe, session: Session, roles: Sequence[str], teacher: Run, early: str | None
+) -> dict[str, str]:
     """The states that roles stand for; a state still to be made is made, one that was not saved is an error."""
-    settings, trajectory = recipe.teacher, RunDir(teacher.folder(session.runs))
-    states = {"early": early_state(settings, teacher)}
-    if settings.early == "rewind" and "early" in roles:
-        rewind(teacher, settings.rewind_epochs, settings.rewind_lr, session)
+    states, trajectory = dict[str, str](), RunDir(teacher.folder(session.runs))
+    if "early" in roles:
+        compared = make_early(recipe, teacher, session)
+        states["early"] = compared if early is None else make_early(recipe, teacher, session, early)
     if "chosen" in roles:
         states["chosen"] = select_state(Trajectory(trajectory), session.sets(recipe.data), session.say)
     for role in roles:
