@@ -52,7 +52,7 @@ def demo(
     as_json: options.JsonOption = False,
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
-    from antishortcut.experiments.dial import LEVELS
+    from antishortcut.config.recipe import LEVELS
     from antishortcut.training.pipeline import distill, teach
 
     if task not in DEMOS:

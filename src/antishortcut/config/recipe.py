@@ -34,6 +34,14 @@ WEAK_LENGTH, WEAK_SEED = 0.3, 2000  # its training, as a share of the student's;
 WEAK_KEEP = (5.0, 10.0, 25.0, 50.0, 75.0, 100.0)  # per cent of that, from which its state is chosen
 SCHEMA = 2  # raise it when the meaning of a setting changes
 Value = bool | int | float | str
+LEVELS: dict[str, dict[str, Value]] = {  # of the dial; the first is plain KD
+    "none": {"strength": 0.0, "beta": 0.0, "hint": 0.0},
+    "slight": {"strength": 0.1, "beta": 4.0, "hint": 10.0},
+    "mild": {"strength": 0.25, "beta": 4.0, "hint": 30.0},
+    "medium": {"strength": 0.5, "beta": 4.0, "hint": 100.0},
+    "strong": {"strength": 1.0, "beta": 4.0, "hint": 100.0},
+    "strongest": {"strength": 2.0, "beta": 4.0, "hint": 100.0},
+}
 
 
 class Recipe(Settings):

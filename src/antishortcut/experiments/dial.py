@@ -20,7 +20,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.config.recipe import DIALS, TRIALS, Recipe, Value, recipe_from
+from antishortcut.config.recipe import DIALS, LEVELS, TRIALS, Recipe, Value, recipe_from
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.fileio import atomic_write
@@ -31,14 +31,6 @@ from antishortcut.teachers.trajectory import Trajectory
 from antishortcut.training.pipeline import Session, distill, make_early, teach
 
 METHOD = "contrast+hint"
-LEVELS: dict[str, dict[str, Value]] = {  # the first is plain KD
-    "none": {"strength": 0.0, "beta": 0.0, "hint": 0.0},
-    "slight": {"strength": 0.1, "beta": 4.0, "hint": 10.0},
-    "mild": {"strength": 0.25, "beta": 4.0, "hint": 30.0},
-    "medium": {"strength": 0.5, "beta": 4.0, "hint": 100.0},
-    "strong": {"strength": 1.0, "beta": 4.0, "hint": 100.0},
-    "strongest": {"strength": 2.0, "beta": 4.0, "hint": 100.0},
-}
 START = "mild"  # tried after the first; then the stronger ones, or, if it costs too much, the one before
 ERRORS = 0.5  # standard errors by which a loss may exceed the budget before it counts
 KNOWS = 0.85  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased

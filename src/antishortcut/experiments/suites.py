@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from antishortcut.config.recipe import Value, load_recipe
+from antishortcut.config.recipe import LEVELS, Value, load_recipe
 from antishortcut.errors import UserError, suggest
 from antishortcut.experiments import paper
 from antishortcut.experiments.jobs import Job, Suite, SuiteRow, make_jobs
@@ -36,7 +36,6 @@ CORRUPTED = 2000  # images per corruption and severity
 ON, ON_DENSE, ON_HARD = ("clean", "corruptions", "mechanism"), ("clean", "scenes"), ("clean", "hard")
 
 STRENGTHS = [SuiteRow(f"contrast-{value:g}", "contrast", {"strength": value}) for value in (0.25, 0.5, 1.0, 2.0)]  # λ
-CONTRAST = STRENGTHS[2]
 RHOS = (0.8, 0.95, 0.99)  # beside 0.9, which has every row
 KEPT = (0, 2, 5, 10, 15, 20, 30, 50, 75)  # states of a teacher; 0 is untrained
 BASE = [paper.CE, paper.KD, paper.ASD]
@@ -132,16 +131,15 @@ def shortcuts(overrides: Sequence[str]) -> Suite:
 
 
 def weak(overrides: Sequence[str]) -> Suite:
-    """A weak network in T_early's place, beside T_early itself. The dialled row never sees T_early, not in pilots."""
+    """A weak network, and a rewound one, in T_early's place, beside T_early itself; the dial's level is the same."""
     if any(text.startswith(("data.options.rho=", "data.name=")) for text in overrides):
         raise UserError("suite weak has its own data and ρ; for others: asd distill … --set teacher.early=weak")
-    rows = [
-        *(paper.KD, CONTRAST, SuiteRow("contrast-1-weak", "contrast", CONTRAST.options, early="weak")),
-        SuiteRow("contrast+hint-weak", "contrast+hint", settings=("teacher.early=weak",), budget=0.0),
-    ]
-    kinds = ("cues", *KINDS)
-    jobs = [job for kind in kinds for job in _planted(f"weak-{kind}", kind, 0.9, overrides, SEEDS, rows)]
-    return Suite("weak", "no early checkpoint: a weak network in its place, against the real one", tuple(jobs))
+    rows = [paper.KD, SuiteRow("contrast+hint", "contrast+hint", LEVELS["medium"])]
+    for early in ("weak", "rewind"):
+        setting = (f"teacher.early={early}",)
+        rows.append(SuiteRow(f"contrast+hint-{early}", "contrast+hint", LEVELS["medium"], settings=setting))
+    jobs = _planted("weak", "cues", 0.9, overrides, SEEDS, rows)
+    return Suite("weak", "no early checkpoint: a weak network or a rewound one in its place", tuple(jobs))
 
 
 def _planted(

@@ -107,7 +107,9 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     """The settings of the recipe, in order. Overrides are kept, and the other settings follow from them."""
     options = {key: overrides[f"data.{key}"] for key in DATA_KEYS if f"data.{key}" in overrides}
     finding = open_finding(request.data, root, **options)
-    held = {} if "val_fraction" in options or not _may_hold_out(finding) else {"val_fraction": HELD_OUT}
+    held: dict[str, Any] = {}
+    if "val_fraction" not in options and _may_hold_out(finding):
+        held = {"val_fraction": HELD_OUT}
     if held:
         finding = open_finding(request.data, root, **options, **held)
     if "image_size" not in options:
