@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,6 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,6 @@ from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import AnySet, DataSplits, FileSet, PackedImage
 from tests.conftest import CPU, Refusal, asd, assert_same_run
 from tests.data.official import in_memory
-from tests.hostile.test_disks import killed
 from tests.hostile.test_images import WRONG
 from tests.processes import asd as asd_process
 from tests.processes import in_two
@@ -471,6 +471,22 @@ batch = 8
 """
 
 
+KILLS = """
+import os, signal
+
+replace, saved = os.replace, []
+
+def counting(source, target, **more):
+    replace(source, target, **more)
+    if "/s/kd-s1/resume/" in str(os.path.abspath(target)):
+        saved.append(target)
+        if len(saved) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+os.replace = counting
+"""
+
+
 def write_recipe(folder: Path, kind: str) -> Path:
     path = folder / f"{kind}.toml"
     path.write_text(RECIPE.format(name={"wds": f"wds:{folder}/shards", "folder": f"folder:{folder}/folder"}[kind]))
@@ -491,20 +507,16 @@ def test_a_killed_and_resumed_run_on_shards_is_that_on_a_folder(tmp_path: Path) 
         recipe = load_recipe(str(write_recipe(tmp_path, kind)))
         return RunDir(distill(recipe, session, method="kd", seed=1, suite="s").folder(session.runs))
 
-    def train_until_killed() -> None:
-        replace, saved = os.replace, list[str]()
-
-        def counting(source: Any, target: Any) -> None:
-            replace(source, target)
-            if "/s/kd-s1/resume/" in str(target):
-                saved.append(str(target))
-                if len(saved) == 4:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        os.replace = counting  # type: ignore[assignment]
-        train("wds", "killed")
-
-    killed(train_until_killed)
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(KILLS)
+    words = ["distill", str(write_recipe(tmp_path, "wds")), "--method", "kd", "--suite", "s", "--runs", "killed"]
+    words += ["--workers", "2", "--save-every", "0", "--device", "cpu", "--threads", "1"]
+    paths = os.pathsep.join([str(tmp_path / "hook"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "antishortcut", *words], cwd=tmp_path, capture_output=True, timeout=600, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
     folder = tmp_path / "killed" / "s" / "kd-s1"
     assert not student(folder, "").exists()
     assert [*(folder / "resume").iterdir()]
