@@ -13,7 +13,7 @@ from antishortcut import api
 from antishortcut.api.planning import say_next
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
-from antishortcut.config.recipe import Run, load_recipe, rewind_length
+from antishortcut.config.recipe import LEVELS, Run, load_recipe, rewind_length
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_write
 from antishortcut.report import make_report
@@ -52,7 +52,6 @@ def demo(
     as_json: options.JsonOption = False,
 ) -> None:
     """The whole story on synthetic images: teacher, four students, table and report."""
-    from antishortcut.config.recipe import LEVELS
     from antishortcut.training.pipeline import distill, teach
 
     if task not in DEMOS:
