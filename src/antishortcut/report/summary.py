@@ -17,10 +17,8 @@ from antishortcut.report.table import ResultTable, better, leaves_zero_out, spli
 SUITES = 3  # that have a sentence; the tables have all
 ORDINARY = ("iid", "test")  # what data sets call their first test set
 ONE_SEED = "One seed: a sign, not a proof."
-UNSCORED = (
-    "Nothing is scored yet where a shortcut would fail: asd evaluate RUN --on probes, or --on NAME=FOLDER with images "
-    "you fear."
-)
+UNSCORED = "Nothing is scored yet where a shortcut would fail"
+HOW = "asd evaluate RUN --on probes, or --on NAME=FOLDER with images you fear"
 VERBS = {  # primary metric → what comes before its numbers
     "accuracy": ("is right in ", "in "),
     "agreement": ("answers as its teacher in ", "in "),
@@ -229,9 +227,11 @@ def _amount(one: Overview, value: float | None) -> str:
 
 
 def _pair(one: Overview, values: list[float | None]) -> str:
-    if all(value is None for value in values):
-        return ""
-    return " and ".join("– (not scored)" if value is None else _amount(one, value) for value in values)
+    """On ordinary and on feared images, or on which of them."""
+    known = [_amount(one, value) for value in values if value is not None]
+    if len(known) == len(values):
+        return " and ".join(known)
+    return f"{known[0]} {'there' if values[0] is None else 'on ordinary ones'}" if known else ""
 
 
 def _probed(one: Overview) -> str:
@@ -239,7 +239,7 @@ def _probed(one: Overview) -> str:
     values: Mapping[str, float] = one.groups[one.chosen][0].values
     own, final = values.get("probes texture_share"), values.get("probes texture_share_final")
     if own is None:
-        return UNSCORED
+        return f"{UNSCORED}: {HOW}." if one.metric == "accuracy" else f"{UNSCORED}."
     beside = "" if final is None else f", that of its teacher {final:.2f}: read one against the other"
     return f"With evidence taken away its texture share is {own:.2f}{beside}."
 
