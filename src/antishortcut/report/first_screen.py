@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import base64
 import io
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +107,11 @@ class SavedMaps:
     @classmethod
     def read(cls, student: Student) -> SavedMaps:
         data = content(student.place / Path(ARTIFACT), LARGEST)
-        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in saved.files}
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as saved:
+                arrays = {name: saved[name] for name in saved.files}
+        except (BadZipFile, zlib.error, EOFError) as error:
+            raise ValueError(f"no archive of arrays, or damaged ({error})") from None
         k, n = len(arrays["network"]), len(arrays["name"])
         shapes = {"top": (k, n), "confidence": (k, n), "grad_cam": (k, n), "label": (n,), "jpeg_end": (n,)}
         if any(arrays[name].shape[: len(shape)] != shape for name, shape in shapes.items()):

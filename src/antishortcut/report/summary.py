@@ -249,7 +249,7 @@ def _limits(one: Overview) -> list[str]:
     scored = one.target
     value, chance = one.teacher(scored), one.chance(scored)
     if one.feared and value is not None and chance is not None and value <= chance + NEAR:
-        return [f"Its teacher is near chance there ({chance:.0%}): nothing can be handed down."]
+        return [f"Its teacher is hardly better than chance there ({100 * chance:.0f} %): nothing can be handed down."]
     gaps = []
     for each in (one.ordinary, *one.feared[:1]):
         final, early = one.teacher(each), one.teacher(each, early=True)

@@ -103,7 +103,7 @@ class Report:
         yield from _more(table, brief=True)
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """For --json: `sentences`, `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
+        """For --json: `sentences`, `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` …
 
         Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
