@@ -9,6 +9,7 @@ import pytest
 from antishortcut import __version__
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
+from antishortcut.report import summarise
 from tests.conftest import Refusal, asd, invoke
 
 
