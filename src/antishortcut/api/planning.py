@@ -215,7 +215,7 @@ def score_student(run: Run, session: Session, device: str) -> None:
 
     sets = session.sets(run.data)
     images = next(iter(sets.tests.values()))
-    names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    names: tuple[str, ...] = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
     if lacks_labels(images):
         names = ("clean", "cost")
     elif is_dense(images):
