@@ -1,10 +1,12 @@
 """Run folders written by hand, without training: everything a report reads, in the forms evaluations write."""
 
+import io
 import math
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
@@ -124,6 +126,35 @@ def mechanism(folder: RunDir, level: float, chance: random.Random, classes: list
     write_json(folder.path / "artifacts" / "mechanism.json", tree)
 
 
+def maps(folder: RunDir, own: list[int], classes: list[str], early: list[int], final: list[int]) -> None:
+    """artifacts/maps.npz: the answers of student, T_early and T_final; image n is of class 0, and named n."""
+    count, data, ends = len(own), bytearray(), []
+    for at in range(count):
+        file = io.BytesIO()
+        Image.new("RGB", (32, 32), (250, 20 * at, 250)).save(file, format="JPEG")
+        data += file.getvalue()
+        ends.append(len(data))
+    top = np.array([own, early, final], np.int32)[..., None]
+    heat = np.zeros((3, count, 32, 32), np.uint8)
+    heat[..., 8:16, 8:16] = 255
+    path = folder.path / "artifacts" / "maps.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        name=np.array([str(at) for at in range(count)]),
+        why=np.array(["any"] * count),
+        label=np.zeros(count, np.int64),
+        classes=np.array(classes),
+        network=np.array(["own", "early", "final"]),
+        jpeg=np.frombuffer(bytes(data), np.uint8),
+        jpeg_end=np.array(ends),
+        top=top,
+        confidence=np.full(top.shape, 0.75, np.float32),
+        grad_cam=heat,
+        integrated_gradients=heat,
+    )
+
+
 def directions(teacher: Path, classes: list[str], key: str = "a1b2", early: str = "15%") -> Path:
     """artifacts/directions-<key>.json of a teacher, with strips of pictures."""
     artifacts = teacher / "artifacts"
@@ -214,6 +245,7 @@ def full(root: Path, names: tuple[str, ...] = ("ce", "kd", "asd", SCRIPT)) -> Pa
             folder = student(place, name, seed, 0.9 + level / 50, teacher=TEACHER)
             scores(folder, level, chance)
             mechanism(folder, level, chance, classes)
+            maps(folder, [number, 1, 0], classes, early=[0, 1, 0], final=[1, 1, 0])
     directions(root / "teachers" / TEACHER, classes)
     teacher_run(root / "teachers" / TEACHER)
     unfinished(suite / "crd-s1")

@@ -107,12 +107,12 @@ def test_headings_images_and_regions_have_names(desktop: Opened) -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert page.locator("img").count() == 16  # eight directions, two ends
-    assert page.evaluate("[...document.images].every(e => e.alt.length > 20 && e.naturalWidth > 100)")
+    assert page.locator("img").count() == 16 + 3  # eight directions, two ends; three test images
+    assert page.evaluate("[...document.images].every(e => e.alt.length > 20 && e.naturalWidth >= 32)")
     assert page.evaluate("[...document.querySelectorAll('[role=img], [role=region], nav')].every(e => e.ariaLabel)")
     assert page.evaluate("[...document.querySelectorAll('table')].every(e => e.querySelector('th[scope]'))")
     links = page.evaluate("[...document.querySelectorAll('nav a')].map(e => e.getAttribute('href'))")
-    assert len(links) == 8
+    assert len(links) == 9
     assert all(page.locator(link).count() == 1 for link in links)
 
 
@@ -134,6 +134,35 @@ def test_a_method_goes_and_comes_by_keyboard(desktop: Opened) -> None:
     assert page.locator("#mechanism .teacher .chart:visible").count() > 3  # a teacher belongs to no method
     page.get_by_role("button", name="all", exact=True).press("Enter")
     expect(bars).to_have_count(4)
+    assert desktop.said == []
+
+
+def test_an_answer_shows_where_its_network_looks(desktop: Opened) -> None:
+    page = desktop.page
+    card = page.locator(".card").first
+    assert card.locator(".answer").count() == 1 + 2 + 4  # the image alone, two teachers, four students
+
+    def shown() -> list[str]:
+        bright = "a => getComputedStyle(a.querySelector('.map')).opacity === '1'"
+        names = f"answers => answers.filter({bright}).map(a => a.querySelector('.who').innerText)"
+        return list(card.locator(".answer:not(.bare)").evaluate_all(names))
+
+    page.mouse.move(0, 0)
+    assert shown() == []
+    card.locator(".answer", has_text="T_final").click()
+    page.mouse.move(0, 0)
+    expect(card.locator(".answer", has_text="T_final").locator(".map")).to_have_css("opacity", "1")
+    assert shown() == ["T_final"]
+    over = card.locator(".answer", has_text="T_final").locator(".map").bounding_box()
+    assert over == card.locator("img").bounding_box()  # it lies on the image
+    card.locator(".answer", has_text="asd").hover()
+    expect(card.locator(".answer", has_text="T_final").locator(".map")).to_have_css("opacity", "0")
+    assert shown() == ["asd"]
+    page.mouse.move(0, 0)
+    card.get_by_role("radio").nth(2).focus()
+    page.keyboard.press("ArrowUp")
+    expect(card.locator(".answer", has_text="T_early").locator(".map")).to_have_css("opacity", "1")
+    assert "T_early: " in (card.get_by_role("radio").nth(1).get_attribute("aria-label") or "")
     assert desktop.said == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from antishortcut import __version__
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
+from antishortcut.report import summarise
 from tests.conftest import Refusal, asd, invoke
 
 
@@ -52,6 +53,11 @@ def test_demo_has_a_row_for_each_method(here: Path) -> None:
     shown = invoke("demo", *small)  # again: nothing is repeated
     assert "What the students lean on" in shown.stdout
     assert "conflict" in shown.stdout
+    lines = summarise(here / "runs" / "demo")
+    assert lines[-1] == "One seed: a sign, not a proof."
+    assert "when the texture lies" in lines[0]
+    assert "\n".join(lines) in shown.stdout
+    assert 'class="answer"' in (here / story["report"]).read_text()
 
 
 def test_lists(here: Path) -> None:

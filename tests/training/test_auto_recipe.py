@@ -1,6 +1,7 @@
 """asd distill without a recipe: what is planned for a folder of images, and that it is run."""
 
 import json
+import re
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -156,7 +157,10 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     suite = here / "runs" / "photos-cnn-8-cnn-4-8"
     run = suite / "contrast+hint-s1"
     assert str(run.relative_to(here)) in out
-    assert {path.stem for path in (run / "scores").glob("*.json")} >= {"test", "hard", "mechanism", "cost"}, err
+    scored = {"test", "hard", "mechanism", "cost", "maps", "probes"}
+    assert {path.stem for path in (run / "scores").glob("*.json")} >= scored, err
+    assert re.search(r"On ordinary images asd is right in \d+ %, .*; its teacher in \d+ %", out)
+    assert "One seed: a sign, not a proof." in out
     assert f"asd export {run.relative_to(here)} --to onnx" in err
     recipe = (suite / "recipe.toml").read_text()
     out, err, code = ended(*words, "--method", "kd", "--json")

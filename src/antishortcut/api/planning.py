@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
 
 EITHER = "--data, --teacher, --student and what belongs to them stand for a recipe; with one, use --set"
-EVALUATED = ("clean", "hard", "mechanism", "cost")  # what the report shows
+EVALUATED = ("clean", "hard", "mechanism", "cost", "maps")  # what the report shows
+PROBED = 2_000 * 64**2  # pixels of test images up to which probes, 16 passes over them, take seconds
 
 
 def dialled(
@@ -237,16 +238,38 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
 
 def score_student(run: Run, session: Session, device: str) -> None:
     """Score the student for the report; what cannot be measured is left out with a line."""
-    from antishortcut.types import lacks_labels
+    from antishortcut.types import is_dense, lacks_labels
 
-    names = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
-    if lacks_labels(next(iter(session.sets(run.data).tests.values()))):
+    sets = session.sets(run.data)
+    images = next(iter(sets.tests.values()))
+    names: tuple[str, ...] = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
+    if lacks_labels(images):
         names = ("clean", "cost")
+    elif is_dense(images):
+        names = tuple(name for name in names if name != "maps")  # of one answer per image
+    elif run.roles and min(len(images), 2_000) * sets.image_size**2 <= PROBED:
+        names = (*names, "probes")
     for name in names if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))
         except UserError as error:
             session.say(f"not measured: {name}: {error}")
+    if run.roles and first_process() and not lacks_labels(images):
+        _score_teacher(run, session, use_hardware(device, 0))
+
+
+def _score_teacher(run: Run, session: Session, device: str) -> None:
+    """On the test sets, as its student."""
+    from antishortcut.evaluation import evaluate
+    from antishortcut.teachers.trajectory import find_trajectory
+
+    context = eval_context(session, run.data, session.runs, {})
+    for state in ("final", run.early):
+        try:
+            trajectory, name = find_trajectory(session.runs, run.teacher or "", state)
+            evaluate(trajectory.folder, context, ["clean"], name, device)
+        except UserError as error:
+            session.say(f"not measured: clean of the teacher: {error}")
 
 
 def say_next(run: Run, session: Session) -> None:

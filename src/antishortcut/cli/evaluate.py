@@ -86,7 +86,7 @@ def report(
         table(figure.title, ["", "value", "over"], dotted.numbers())
     for entry in (*summary["unfinished"], *summary["skipped"]):
         tell(": ".join(entry.values()), file=sys.stderr)
-    tell(summary["page"])
+    tell("\n".join([*report.sentences, summary["page"]]))
 
 
 def export(

@@ -16,14 +16,15 @@ from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOpti
 from antishortcut.config.recipe import LEVELS, Run, load_recipe, rewind_length
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_write
-from antishortcut.report import make_report
+from antishortcut.progress import first_process
+from antishortcut.report import make_report, summarise
 from antishortcut.run_dir import RunDir
 
 if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
 
 DEMOS = {  # task → recipe, folder of the runs, evaluations of the students
-    "classification": ("cues", "demo", ("clean", "mechanism")),
+    "classification": ("cues", "demo", ("clean", "mechanism", "maps")),
     "segmentation": ("cues-seg", "demo-segmentation", ("clean", "scenes")),
 }
 SETS = ("iid", "conflict", "uncorrelated")
@@ -69,12 +70,12 @@ def demo(
     for method, settings in ({"ce": {}, "kd": {}, "asd": {}} | ours).items():
         run = distill(recipe, session, method=method, seed=seed, suite=suite, options=settings)
         rows.append(_demo_row(method, run, session, scored))
-    page = make_report(runs / suite)["page"]
+    report = make_report(runs / suite)
     if as_json:
-        print_json({"rows": rows, "out": str(runs / suite), "report": page})
+        print_json({"rows": rows, "out": str(runs / suite), "report": report["page"]})
     else:
         _show_demo(rows)
-        tell(f"\nruns: {runs / suite}\npage: {page}")
+        tell("\n".join(["", *report["sentences"], "", f"runs: {runs / suite}", f"page: {report['page']}"]))
 
 
 def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
@@ -208,6 +209,8 @@ def distill(
     run, folder = result.run, RunDir(result.path)
     head: dict[str, Any] = {"run": str(folder.path), "hash": run.hash} | ({"also": result.also} if result.also else {})
     _show_result(folder, f"{run.name} on {run.data.name}", head, as_json)
+    if not as_json and first_process():
+        tell("\n".join(summarise(folder.path.parent)))
     if recipe is None and not as_json:
         say_next(run, result.session)
 

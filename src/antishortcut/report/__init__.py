@@ -24,6 +24,14 @@ def make_report(
     return build(Path(folder), columns, sweep=sweep, scatter=scatter).summary(columns)
 
 
+def summarise(folder: Path) -> list[str]:
+    """What the numbers of a folder of runs say: the first sentences of its report, without making one."""
+    from antishortcut.report.collect import collect
+    from antishortcut.report.summary import sentences
+
+    return sentences(collect(folder))
+
+
 def build(folder: Path, columns: str | None = None, *, sweep: str | None = None, scatter: str | None = None) -> Report:
     """Collect, draw, write."""
     try:

@@ -40,6 +40,7 @@ class Student(Scores):
     curve: Curve  # (epoch, score)
     terms: tuple[tuple[float, str, float], ...]  # (epoch, term, mean value since the point before)
     parameters: float | None
+    class_count: int | None = None
     reuses_classifier: bool = False  # whether it ends in its teacher's, behind a projector
 
     @property
@@ -227,6 +228,7 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
         curve=reader.curve(rows, result["set"], metric),
         terms=reader.terms(rows, run.epochs or reader.last_logged(rows, "epoch") or 1.0),  # iterations log epochs too
         parameters=number(result.get("parameters")),
+        class_count=len(result.get("classes") or ()) or None,
         reuses_classifier=folder.classifier() is not None,
         **vars(scores),
     )

@@ -21,6 +21,7 @@ from antishortcut.fileio import atomic_write
 from antishortcut.report import notes, paper_comparison, score_figures
 from antishortcut.report.charts import Figure, style
 from antishortcut.report.collect import BASELINE, Curve
+from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.frontier import frontier_figure
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
@@ -38,6 +39,7 @@ SNIPPET = "window.vegaEmbed = vegaEmbed;"
 class Figures:
     """By the part of the page they stand in; only those with data."""
 
+    first: FirstScreen | None
     differences: list[Figure]
     frontier: list[Figure]
     leaning: list[Figure]
@@ -64,6 +66,7 @@ def make_figures(table: ResultTable) -> Figures:
 
     skipped = Notes()
     return Figures(
+        first=first_screen(table, skipped),
         differences=filled([score_figures.difference_figure(table)]),
         frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),

@@ -160,6 +160,7 @@ class Scores:
     values: dict[str, float] = field(default_factory=dict)  # "<set> <score>"; "mechanism <view> <measure>"
     sources: dict[str, str] = field(default_factory=dict)  # set → official, generated or given
     marks: dict[str, str] = field(default_factory=dict)  # set → fingerprint of what was scored
+    counts: dict[str, float] = field(default_factory=dict)  # set → its number of images
     references: dict[str, str] = field(default_factory=dict)  # set → the run that its relative scores are relative to
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
@@ -193,6 +194,7 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
     for target, key in ((scores.sources, "source"), (scores.marks, "fingerprint")):
         if saved.get(key):
             target[name] = str(saved[key])
+    scores.counts |= finite({name: saved.get("count")})
     if saved.get("reference"):
         scores.references[name] = str(saved["reference"]["run"])
     if name == CORRUPTIONS:

@@ -86,6 +86,11 @@ class Report:
     table: ResultTable
     drawn: Figures
 
+    @property
+    def sentences(self) -> list[str]:
+        """What the numbers say, as on the page's first screen."""
+        return self.drawn.first.sentences if self.drawn.first else []
+
     def tables(self, columns: str | None, width: int | None = None) -> Iterator[TextTable]:
         """For a terminal, by default the current one: means and marks, differences, the paper, size and latency."""
         table = self.table.select(columns)
@@ -98,7 +103,7 @@ class Report:
         yield from _more(table, brief=True)
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """For --json: `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` (finished) …
+        """For --json: `sentences`, `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` …
 
         Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
@@ -110,6 +115,7 @@ class Report:
         for key, drawn in (("sweep", self.drawn.sweep), ("scatter", self.drawn.scatter)):
             more[key] = drawn[0][0].flat() if drawn else None
         return {key: value for key, value in more.items() if value} | {
+            "sentences": self.sentences,
             "rows": table.rows(),
             "differences": [one.flat() for one in table.differences],
             "printed": [each.flat() for each in paper_comparison.compare_with_paper(table)],

@@ -1,0 +1,234 @@
+"""The page's first screen: sentences, a dozen images with every network's answer and where it looks, bars of the sets.
+
+Only the first seed of one suite is embedded, so a page on hundreds of runs is hardly larger than one on five.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from antishortcut.fileio import content
+from antishortcut.report.charts import GREY, style
+from antishortcut.report.collect import Student
+from antishortcut.report.reader import Notes, Picture, numbers, parse_picture, readable
+from antishortcut.report.summary import Overview, ScoredSet, overviews, sentences
+from antishortcut.report.table import ResultTable
+
+ARTIFACT = "artifacts/maps.npz"  # evaluation/maps.py writes it and lists its arrays
+LARGEST = 4 * 2**20  # bytes of it; usually 0.1 MB
+IMAGES, STUDENTS = 12, 5
+BARS, SETS = 7, 6  # methods of a set, sets
+SHADE = 0.82  # how dark the map leaves what the network does not look at
+REASONS = (
+    "T_early and T_final disagree", "students disagree", "student and T_final disagree", "all are wrong", "all agree",
+)  # fmt: skip
+TEACHER = {"early": "T_early", "final": "T_final"}
+
+
+@dataclass(frozen=True)
+class NetworkAnswer:
+    """What one network says of one image."""
+
+    network: str
+    answer: str
+    confidence: float
+    right: bool
+    heat: str  # data URI of a PNG that darkens what it does not look at
+    method: str | None  # of a student, so that its checkbox hides it
+
+
+@dataclass(frozen=True)
+class ImageCard:
+    name: str
+    label: str
+    reason: str
+    picture: Picture
+    answers: tuple[NetworkAnswer, ...]
+
+
+@dataclass(frozen=True)
+class BarRow:
+    name: str
+    value: float
+    colour: str
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class SetBars:
+    """One set: the share of right answers of every method, and what guessing would have."""
+
+    title: str
+    rows: tuple[BarRow, ...]
+    chance: float | None
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    sentences: list[str]
+    cards: list[ImageCard]
+    bars: list[SetBars]
+    percent: bool  # whether scores are shares of images
+    maps: bool  # whether there can be images: of one label each
+
+
+def first_screen(table: ResultTable, notes: Notes) -> FirstScreen | None:
+    """None before a student is finished."""
+    if not table.cells:
+        return None
+    one = overviews(table)[0]
+    percent = one.metric in ("accuracy", "agreement")
+    maps = one.metric == "accuracy"
+    return FirstScreen(sentences(table.runs), image_cards(one, notes), set_bars(one), percent, maps)
+
+
+# --- images ---
+
+
+@dataclass(frozen=True)
+class SavedMaps:
+    """maps.npz of one student, with places of images by name."""
+
+    student: Student
+    arrays: dict[str, NDArray[Any]]
+    places: dict[str, int]
+
+    @classmethod
+    def read(cls, student: Student) -> SavedMaps:
+        data = content(student.place / Path(ARTIFACT), LARGEST)
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as saved:
+                arrays = {name: saved[name] for name in saved.files}
+        except (BadZipFile, zlib.error, EOFError) as error:
+            raise ValueError(f"no archive of arrays, or damaged ({error})") from None
+        k, n = len(arrays["network"]), len(arrays["name"])
+        shapes = {"top": (k, n), "confidence": (k, n), "grad_cam": (k, n), "label": (n,), "jpeg_end": (n,)}
+        if any(arrays[name].shape[: len(shape)] != shape for name, shape in shapes.items()):
+            raise ValueError("arrays of different lengths")
+        return cls(student, arrays, {str(name): at for at, name in enumerate(arrays["name"])})
+
+    def class_name(self, index: int) -> str:
+        return str(readable(str(self.arrays["classes"][index])))
+
+    def answer(self, role: str, name: str, title: str) -> NetworkAnswer:
+        row, at, arrays = list(self.arrays["network"]).index(role), self.places[name], self.arrays
+        top = int(arrays["top"][row, at, 0])
+        (confidence,) = numbers([float(arrays["confidence"][row, at, 0])])
+        heat, right = darkened(arrays["grad_cam"][row, at]), top == int(arrays["label"][at])
+        method = self.student.method if role == "own" else None
+        return NetworkAnswer(title, self.class_name(top), confidence, right, heat, method)
+
+    def picture(self, name: str) -> Picture:
+        ends = [0, *(int(end) for end in self.arrays["jpeg_end"])]
+        at = self.places[name]
+        return parse_picture(self.arrays["jpeg"][ends[at] : ends[at + 1]].tobytes())
+
+
+def darkened(heat: NDArray[Any]) -> str:
+    """A map (32, 32) as a black picture that is clear where the network looks."""
+    alpha = ((255 - heat.astype(np.uint8)) * SHADE).round().astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1), "LA").save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def image_cards(one: Overview, notes: Notes) -> list[ImageCard]:
+    """Images that all shown students answered."""
+    saved = _saved_maps(one, notes)
+    if not saved:
+        return []
+    cards = []
+    with notes.reading(f"{saved[0].student.path}/{ARTIFACT}"):
+        for name in saved[0].places:
+            if all(name in each.places for each in saved):
+                cards.append(_card(saved, name))
+    return in_turn(cards)[:IMAGES]
+
+
+def in_turn(cards: Iterable[ImageCard]) -> list[ImageCard]:
+    """One of each reason, then the second of each …: the first few in view are not all alike."""
+    by_reason: dict[str, list[ImageCard]] = {reason: [] for reason in REASONS}
+    for card in cards:
+        by_reason[card.reason].append(card)
+    ranked = [(rank, at, card) for at, each in enumerate(by_reason.values()) for rank, card in enumerate(each)]
+    return [card for _, _, card in sorted(ranked, key=lambda each: each[:2])]
+
+
+def _saved_maps(one: Overview, notes: Notes) -> list[SavedMaps]:
+    """Of the first seed's students that share data and teacher: the compared ones first, then the others."""
+    first = list(dict.fromkeys([one.chosen, *([one.baseline] if one.baseline else []), *one.groups]))
+    saved: list[SavedMaps] = []
+    for method in first:
+        student = one.groups[method][0]
+        same = [s.student.run for s in saved[:1]]
+        if len(saved) < STUDENTS and all(_origin(run) == _origin(student.run) for run in same):
+            with notes.reading(f"{student.path}/{ARTIFACT}"):
+                saved.append(SavedMaps.read(student))
+    order = list(one.groups)
+    return sorted(saved, key=lambda each: order.index(each.student.method))
+
+
+def _origin(run: Any) -> tuple[Any, ...]:
+    return run.teacher, run.early, run.fingerprint
+
+
+def _card(saved: list[SavedMaps], name: str) -> ImageCard:
+    first = saved[0]
+    roles = [role for role in TEACHER if role in first.arrays["network"]]
+    teachers = [first.answer(role, name, TEACHER[role]) for role in roles]
+    students = [each.answer("own", name, each.student.run.name) for each in saved]
+    label = first.class_name(int(first.arrays["label"][first.places[name]]))
+    return ImageCard(
+        str(readable(name)), label, reason(teachers, students), first.picture(name), (*teachers, *students)
+    )
+
+
+def reason(teachers: Iterable[NetworkAnswer], students: Iterable[NetworkAnswer]) -> str:
+    """Why an image is worth a look: the first rule of REASONS that fits."""
+    taught, own = [each.answer for each in teachers], [each.answer for each in students]
+    if len(set(taught)) > 1:
+        return REASONS[0]
+    if len(set(own)) > 1:
+        return REASONS[1]
+    if taught and set(taught) != set(own):
+        return REASONS[2]
+    return REASONS[4] if any(each.right for each in students) else REASONS[3]
+
+
+# --- bars ---
+
+
+def set_bars(one: Overview) -> list[SetBars]:
+    """The ordinary set and the feared ones, with the methods the sentences speak of first in line if there are many."""
+    colours = style(one.table.runs.methods)
+    first = [one.chosen, *([one.baseline] if one.baseline else [])]
+    few = set([*first, *(method for method in one.groups if method not in first)][:BARS])
+    result = []
+    for scored in (one.ordinary, *one.feared)[:SETS]:
+        rows = [
+            BarRow(one.groups[method][0].run.name, value, colours[method][0], method)
+            for method in one.groups
+            if method in few and (value := one.mean(method, scored)) is not None
+        ]
+        for title, early in (("T_final", False), ("T_early", True)):
+            if (value := one.teacher(scored, early)) is not None:
+                rows.append(BarRow(title, value, GREY))
+        result.append(SetBars(_title(one, scored), tuple(rows), one.chance(scored)))
+    return result
+
+
+def _title(one: Overview, scored: ScoredSet) -> str:
+    name = one.first.eval_split if scored.name == "training" else scored.name
+    words = scored.words[:1].lower() + scored.words[1:]
+    return f"{words} ({name})" if name not in words else words

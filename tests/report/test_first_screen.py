@@ -1,0 +1,98 @@
+"""The images and bars above the tables."""
+
+import re
+from pathlib import Path
+
+from antishortcut.report import make_report
+from antishortcut.report.collect import collect
+from antishortcut.report.first_screen import FirstScreen, first_screen
+from antishortcut.report.reader import Notes
+from antishortcut.report.table import ResultTable
+from tests.browser.fake_runs import HOSTILE, TEACHER, maps, score, student
+
+CLASSES = [HOSTILE, "b", "c"]
+
+
+def screen(folder: Path, notes: Notes | None = None) -> FirstScreen:
+    result = first_screen(ResultTable(collect(folder)), notes or Notes())
+    assert result is not None
+    return result
+
+
+def suite(root: Path, kd: list[int], asd: list[int], early: list[int], final: list[int]) -> Path:
+    for name, own in (("kd", kd), ("asd", asd)):
+        folder = student(root / "P2" / name, name, 1, 0.9, teacher=TEACHER, roles={"final": "final"})
+        score(folder, "conflict", {"accuracy": 0.25})
+        maps(folder, own, CLASSES, early, final)
+    return root / "P2"
+
+
+def test_images_are_chosen_by_rule(tmp_path: Path) -> None:
+    """Of six images of class 0, one for every rule and two for the first."""
+    folder = suite(tmp_path, [0, 0, 1, 2, 0, 0], [0, 1, 1, 2, 0, 1], early=[0, 0, 0, 2, 1, 1], final=[0, 0, 0, 2, 0, 0])
+    cards = screen(folder).cards
+    assert [(card.name, card.reason) for card in cards] == [
+        ("4", "T_early and T_final disagree"),
+        ("1", "students disagree"),
+        ("2", "student and T_final disagree"),
+        ("3", "all are wrong"),
+        ("0", "all agree"),
+        ("5", "T_early and T_final disagree"),
+    ]
+    last = cards[-1].answers
+    assert [each.network for each in last] == ["T_early", "T_final", "kd", "asd"]
+    assert [each.right for each in last] == [False, True, True, False]
+    assert {each.confidence for each in last} == {0.75}
+
+
+def test_names_are_escaped_and_answers_need_no_script(tmp_path: Path) -> None:
+    folder = suite(tmp_path, [0], [1], early=[0], final=[0])
+    make_report(folder)
+    page = (folder / "report.html").read_text()
+    strip = page[page.index('class="scroll strip-of"') : page.index('<section id="results">')]
+    assert "<b>" not in strip
+    assert "&lt;/script&gt;&lt;b&gt;x|" in strip
+    assert len(re.findall(r'class="answer"', strip)) == 4
+    assert strip.count("✗</span> b") == 1
+    assert strip.count("data:image/png;base64,") == 4
+    assert 'class="who">kd</span>' in strip[strip.index("sets-of") :]
+
+
+def test_of_many_runs_one_seed_and_five_students_are_embedded(tmp_path: Path) -> None:
+    for name in ("kd", *"abcdefg"):
+        for seed in (1, 2):
+            folder = student(tmp_path / f"{name}-s{seed}", name, seed, 0.9, teacher=TEACHER)
+            maps(folder, [0] * 20, CLASSES, early=[1] * 20, final=[0] * 20)
+    cards = screen(tmp_path).cards
+    assert len(cards) == 12
+    assert all(len(card.answers) == 7 for card in cards)
+    make_report(tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 8e6
+
+
+def test_students_of_another_teacher_or_with_a_damaged_file_are_left_out(tmp_path: Path) -> None:
+    folder = suite(tmp_path, [0], [0], early=[0], final=[0])
+    other = student(folder / "other", "other", 1, 0.9, teacher="0" * 16, roles={"final": "final"})
+    maps(other, [1], CLASSES, early=[1], final=[1])
+    (folder / "asd" / "artifacts" / "maps.npz").write_bytes(b"PK\x03\x04 damaged")
+    notes = Notes()
+    (card,) = screen(folder, notes).cards
+    assert [each.network for each in card.answers] == ["T_early", "T_final", "kd"]
+    assert [note.run for note in notes.skipped] == ["asd/artifacts/maps.npz"]
+
+
+def test_without_maps_the_command_is_named(tmp_path: Path) -> None:
+    student(tmp_path / "kd-s1", "kd", 1, 0.5)
+    make_report(tmp_path)
+    assert "/* --on maps</code>" in (tmp_path / "report.html").read_text()
+
+
+def test_bars_have_every_set_and_chance(tmp_path: Path) -> None:
+    folder = suite(tmp_path, [0], [0], early=[0], final=[0])
+    for name in ("kd", "asd"):
+        place = folder / name / "result.json"
+        place.write_text(place.read_text().replace('"seconds"', '"classes": ["a", "b", "c", "d"], "seconds"'))
+    bars = screen(folder).bars
+    assert [each.title for each in bars] == ["on ordinary images (iid)", "when the texture lies (conflict)"]
+    assert [(row.name, row.value) for row in bars[1].rows] == [("kd", 0.25), ("asd", 0.25)]
+    assert bars[1].chance == 0.25
