@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from antishortcut.api.arguments import use_hardware
 from antishortcut.api.scoring import eval_context, score_run
-from antishortcut.config.recipe import DIALS, Recipe, Run, load_recipe, recipe_from, setting, weak_run, with_settings
+from antishortcut.config.recipe import (
+    DIALS,
+    LEVELS,
+    Recipe,
+    Run,
+    load_recipe,
+    recipe_from,
+    setting,
+    weak_run,
+    with_settings,
+)
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.errors import UserError, plural
 from antishortcut.experiments.jobs import Job
@@ -56,7 +66,7 @@ def dialled(
             why = "some images have no labels, which its trials need" if bare else why
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
         return recipe
-    levels = {f"{method}-{level}": values for level, values in dial.LEVELS.items()} if frontier else {}
+    levels = {f"{method}-{level}": values for level, values in LEVELS.items()} if frontier else {}
     for run in (name or method, *levels):
         RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
     if dial.is_open(recipe, method):
