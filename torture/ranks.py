@@ -42,6 +42,7 @@ def torment() -> dict[str, Any]:
     command = [sys.executable, "-m", "antishortcut", "distill", str(place / "tiny.toml"), *EXECUTION, *STEPS]
     whole, torn = place / "whole", place / "torn"
     teach = [*command[:3], "teach", *command[4:], "--runs", str(whole)]
+    command += ["--method", "asd"]
     subprocess.run(teach, check=True, capture_output=True)
     shutil.copytree(whole, torn)
     both = [*command, "--method", "asd", "--devices", "2"]

@@ -255,7 +255,8 @@ def test_two_writers_share_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_cache_their_own_rows(tmp_path: Path, tiny: Path) -> None:
-    words = ["distill", str(tiny), "--cache-teachers", "--set", "data.options.count=265", "--devices", "2", "--suite"]
+    words = ["distill", str(tiny), "--method", "asd", "--cache-teachers", "--set", "data.options.count=265"]
+    words += ["--devices", "2", "--suite"]
     texts = [asd(tmp_path, *words, suite) for suite in ("cold", "warm")]
     assert_same_run(*(RunDir(tmp_path / str(json.loads(text)["run"])) for text in texts))
     assert len(list(tmp_path.glob("runs/teachers/*/cache/*/view-*.rows"))) == 4

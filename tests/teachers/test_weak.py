@@ -256,12 +256,12 @@ def test_a_row_of_a_suite_learns_from_it_and_is_compared_with_t_early(recipe: Re
 
 
 def test_the_suite_compares_it_with_t_early_over_five_seeds() -> None:
-    jobs = open_suite("weak", only=["weak-cues/*"]).jobs
-    assert {job.name: (job.early, job.recipe.teacher.early) for job in jobs} == {
-        "kd": (None, "15%"),
-        "contrast-1": (None, "15%"),
-        "contrast-1-weak": ("weak", "15%"),
-        "contrast+hint-weak": (None, "weak"),
+    jobs = open_suite("weak").jobs
+    assert {job.name: job.recipe.teacher.early for job in jobs} == {
+        "kd": "15%",
+        "contrast+hint": "15%",
+        "contrast+hint-weak": "weak",
+        "contrast+hint-rewind": "rewind",
     }
     assert len(jobs) == 4 * 5
     with pytest.raises(UserError, match="has its own data"):
@@ -269,10 +269,10 @@ def test_the_suite_compares_it_with_t_early_over_five_seeds() -> None:
 
 
 @pytest.mark.parametrize("held", [0.0, 0.2])
-def test_the_dial_uses_the_same_one_in_pilots(recipe: Recipe, session: Session, held: float) -> None:
+def test_the_dial_uses_the_same_one_in_its_trials(recipe: Recipe, session: Session, held: float) -> None:
     own = with_settings(recipe, [*OWN[:1], f"data.val_fraction={held}", "optim.warmup=1"])
     choice = choose(own, session, seed=1, suite="s")
-    assert ("pilots on" in choice.why) == bool(held)
+    assert ("trials on" in choice.why) == bool(held)
     run = weak_run(own, session.sets(own.data).fingerprint)
     assert teachers(session) == {run.hash, teach(own, session).hash}
 

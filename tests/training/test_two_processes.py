@@ -33,7 +33,7 @@ def net(num_classes):
 def test_two_processes_equal_one(tmp_path: Path, tiny: Path, count: int) -> None:
     (tmp_path / "bare.py").write_text(NETWORK)
     settings = [f"data.options.count={count}", "student.name=import:bare:net", "optim.lr=0.02"]
-    words = [str(tiny), *(word for text in settings for word in ("--set", text))]
+    words = [str(tiny), "--method", "asd", *(word for text in settings for word in ("--set", text))]
     single = json.loads(asd(tmp_path, "distill", *words, "--runs", "one"))
     shutil.copytree(tmp_path / "one" / "teachers", tmp_path / "two" / "teachers")
     double = json.loads(asd(tmp_path, "distill", *words, "--runs", "two", "--devices", "2"))
@@ -94,7 +94,7 @@ def test_uneven_batches_are_accumulated_in_as_many_steps_by_both(tmp_path: Path,
 @pytest.mark.slow
 def test_two_machines_equal_two_processes_of_one(tmp_path: Path, tiny: Path) -> None:
     """torchrun on each of two machines, as Slurm starts it; here both are this one."""
-    common = ["distill", str(tiny), "--set", "epochs=1"]
+    common = ["distill", str(tiny), "--method", "asd", "--set", "epochs=1"]
     here = json.loads(asd(tmp_path, *common, "--runs", "here", "--devices", "2"))
     shutil.copytree(tmp_path / "here" / "teachers", tmp_path / "there" / "teachers")
     run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
