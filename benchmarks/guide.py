@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.analysis.contrast_targets import measure
-from antishortcut.report.collect import Student, collect
+from antishortcut.report.collect import StudentRun, collect
 from antishortcut.report.stats import Paired, paired
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session
@@ -48,7 +48,7 @@ def main(runs: Path) -> None:
         print(line(f"{strength:g}", *(f"{value:.3f}" for value in message), *interval(gain), *interval(iid)))
 
 
-def difference(group: list[Student], other: list[Student], column: str) -> Paired:
+def difference(group: list[StudentRun], other: list[StudentRun], column: str) -> Paired:
     """Seed by seed."""
     own, reference = ({s.run.seed: s.values[column] for s in students} for students in (group, other))
     seeds = sorted(own.keys() & reference.keys())

@@ -24,7 +24,7 @@ Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(kw_only=True)
-class Student(Scores):
+class StudentRun(Scores):
     """A finished run: its scores ("last" and "best" among the values), and how they came about."""
 
     path: str  # below the reported folder
@@ -68,18 +68,18 @@ class Collected:
     """The runs below a folder."""
 
     folder: Path
-    students: tuple[Student, ...]
-    teachers: tuple[Student, ...]
+    students: tuple[StudentRun, ...]
+    teachers: tuple[StudentRun, ...]
     progress: tuple[UnfinishedRun, ...]
     aside: tuple[Skipped, ...]  # run folders that are damaged or left out
     notes: tuple[Skipped, ...]  # files that were skipped
     directions: tuple[reader.Directions, ...]  # of the teachers
-    teacher_runs: dict[str, Student]  # hash → teacher of these students, wherever its folder lies
+    teacher_runs: dict[str, StudentRun]  # hash → teacher of these students, wherever its folder lies
 
     @cached_property
-    def groups(self) -> dict[str, list[Student]]:
+    def groups(self) -> dict[str, list[StudentRun]]:
         """Students by method, seeds in order."""
-        groups: dict[str, list[Student]] = {}
+        groups: dict[str, list[StudentRun]] = {}
         for student in self.students:
             groups.setdefault(student.method, []).append(student)
         return groups
@@ -111,7 +111,7 @@ def collect(folder: Path) -> Collected:
     if not places:
         hint = ("" if folder.is_dir() else near_folder(folder)) or "; asd distill makes them"
         raise UserError(f"{folder}: no run folder here or up to two levels below{hint}")
-    students: dict[tuple[str, str, int], Student] = {}
+    students: dict[tuple[str, str, int], StudentRun] = {}
     teachers, progress, aside = [], [], []
     notes = Notes()
     for place in places:
@@ -139,7 +139,7 @@ def collect(folder: Path) -> Collected:
         early = run.roles.get("early", run.early)  # the state that the student was compared with
         if home.name not in teacher_runs and os.path.isfile(home / "run.json"):
             teacher = _open(RunDir(home), f"teachers/{home.name}", Notes())
-            if isinstance(teacher, Student):
+            if isinstance(teacher, StudentRun):
                 teacher_runs[home.name] = teacher
         if (home, early) not in directions:
             title = teacher_runs[home.name].run.model.name if home.name in teacher_runs else "teacher"
@@ -156,7 +156,7 @@ def collect(folder: Path) -> Collected:
     )
 
 
-def _ordered(students: list[Student]) -> list[Student]:
+def _ordered(students: list[StudentRun]) -> list[StudentRun]:
     """In a fixed order; the suite is part of a method's name where there are several."""
     if len({s.run.suite for s in students}) > 1:
         students = [replace(s, method=f"{s.run.suite}/{s.run.name}") for s in students]
@@ -173,7 +173,7 @@ def natural(text: str) -> list[tuple[float, str]]:
     return [(float(piece), "") if index % 2 else (-1.0, piece) for index, piece in enumerate(pieces)]
 
 
-def _add_changes(students: Iterable[Student]) -> None:
+def _add_changes(students: Iterable[StudentRun]) -> None:
     """Add the relative change of each projection against the baseline of the same suite and seed."""
     base = {(s.run.suite, s.run.seed): s.values for s in students if s.run.name == BASELINE}
     for s in students:
@@ -183,7 +183,7 @@ def _add_changes(students: Iterable[Student]) -> None:
                 s.values[f"{name}_change"] = s.values[name] / reference[name] - 1
 
 
-def _open(folder: RunDir, name: str, notes: Notes) -> Student | UnfinishedRun | Skipped:
+def _open(folder: RunDir, name: str, notes: Notes) -> StudentRun | UnfinishedRun | Skipped:
     try:
         run, execution = folder.read()
         run = Run.model_validate(readable(run.model_dump(mode="json")))
@@ -208,13 +208,13 @@ def _unfinished_run(folder: RunDir, name: str, run: Run) -> UnfinishedRun:
     )
 
 
-def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> Student:
+def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], notes: Notes) -> StudentRun:
     result = readable(folder.result())
     rows = reader.history(folder.metrics)
     scores = reader.read_scores(folder.path, name, notes)
     metric = str(result.get("primary_metric", "accuracy"))
     scores.values["last"], scores.values["best"] = reader.numbers(result[kind][metric] for kind in ("last", "best"))
-    return Student(
+    return StudentRun(
         path=name,
         place=folder.path,
         method=run.name,

@@ -20,7 +20,7 @@ from PIL import Image
 
 from antishortcut.fileio import content
 from antishortcut.report.charts import GREY, style
-from antishortcut.report.collect import Student
+from antishortcut.report.collect import StudentRun
 from antishortcut.report.reader import Notes, Picture, numbers, parse_picture, readable
 from antishortcut.report.summary import Overview, ScoredSet, overviews, sentences
 from antishortcut.report.table import ResultTable
@@ -100,12 +100,12 @@ def first_screen(table: ResultTable, notes: Notes) -> FirstScreen | None:
 class SavedMaps:
     """maps.npz of one student, with places of images by name."""
 
-    student: Student
+    student: StudentRun
     arrays: dict[str, NDArray[Any]]
     places: dict[str, int]
 
     @classmethod
-    def read(cls, student: Student) -> SavedMaps:
+    def read(cls, student: StudentRun) -> SavedMaps:
         data = content(student.place / Path(ARTIFACT), LARGEST)
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as saved:

@@ -6,7 +6,7 @@ import altair as alt
 
 from antishortcut.config.recipe import DIALS
 from antishortcut.report.charts import Figure, Panel, Rows, base, colour, tooltips
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.stats import summary
 
 METHOD = "contrast+hint"
@@ -37,9 +37,9 @@ def frontier_figure(runs: Collected) -> Figure:
     return Figure(empty.name, empty.title, note, panels, KINDS)
 
 
-def _levels(students: Iterable[Student]) -> dict[str, list[Student]]:
+def _levels(students: Iterable[StudentRun]) -> dict[str, list[StudentRun]]:
     """Runs by their settings of the dial, from none to strong."""
-    groups: dict[tuple[float, ...], list[Student]] = {}
+    groups: dict[tuple[float, ...], list[StudentRun]] = {}
     for student in students:
         if student.run.method in DIALS:
             setting = tuple(float(student.run.options.get(key, 0)) for key in DIALS[student.run.method])
@@ -47,7 +47,7 @@ def _levels(students: Iterable[Student]) -> dict[str, list[Student]]:
     return {str(setting): groups[setting] for setting in sorted(groups)}
 
 
-def _row(group: list[Student], x: str, y: str, order: int) -> dict[str, object]:
+def _row(group: list[StudentRun], x: str, y: str, order: int) -> dict[str, object]:
     names = sorted({student.run.name for student in group})
     level = next((name.removeprefix(f"{METHOD}-") for name in names if name != METHOD), names[0])
     return {

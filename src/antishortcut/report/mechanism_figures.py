@@ -7,7 +7,7 @@ import altair as alt
 
 from antishortcut.report import charts
 from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, tooltips, upright
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import MECHANISM, Directions, Embedding, Notes, read_embedding
 from antishortcut.report.score_figures import bar_panels
 from antishortcut.report.stats import summary
@@ -92,7 +92,7 @@ def embedding_figures(runs: Collected, notes: Notes) -> list[Figure]:
     return figures
 
 
-def _planes(student: Student, embedding: Embedding, name: str) -> Figure:
+def _planes(student: StudentRun, embedding: Embedding, name: str) -> Figure:
     classes = set(embedding.label)
     if classes <= embedding.colours.keys():
         key = {word: paint for word, paint in embedding.colours.items() if word in classes}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from antishortcut.report.collect import Collected, Student
+from antishortcut.report.collect import Collected, StudentRun
 from antishortcut.report.stats import Summary, summary
 
 HEAD = ("network", "is", "parameters", "MB", "ms", "smaller", "faster", "runs")
@@ -68,7 +68,9 @@ def size_table(runs: Collected) -> SizeTable | None:
     """Each teacher before its students; None where nothing is known."""
     students = [student for student in runs.students if student.cost or student.parameters is not None]
     machines = {one.run.teacher: one.machine for one in reversed(students) if one.machine}
-    groups: dict[tuple[str | None, str | None], dict[str, list[Student]]] = {}  # teacher, machine → network → students
+    groups: dict[
+        tuple[str | None, str | None], dict[str, list[StudentRun]]
+    ] = {}  # teacher, machine → network → students
     for one in students:  # those not measured stand with those that are
         machine = one.machine or machines.get(one.run.teacher)
         groups.setdefault((one.run.teacher, machine), {}).setdefault(one.network, []).append(one)
@@ -83,7 +85,12 @@ def size_table(runs: Collected) -> SizeTable | None:
 
 
 def _row(
-    network: str, role: str, machine: str | None, group: Sequence[Student], run: Student | None, above: float | None
+    network: str,
+    role: str,
+    machine: str | None,
+    group: Sequence[StudentRun],
+    run: StudentRun | None,
+    above: float | None,
 ) -> SizeRow:
     """From scores/cost.json of these students, where keys of the teacher have a prefix, and from a run of the network.
 

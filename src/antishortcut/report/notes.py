@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from antishortcut.report.collect import Collected, Student
+from antishortcut.report.collect import Collected, StudentRun
 from antishortcut.report.paper_pairs import dotted
 from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable, interval, signed, words
@@ -33,7 +33,7 @@ def settings(runs: Collected) -> tuple[dict[str, dict[str, str]], Fields]:
     return different, same
 
 
-def _settings(students: Iterable[Student]) -> list[dict[str, Any]]:
+def _settings(students: Iterable[StudentRun]) -> list[dict[str, Any]]:
     return [student.run.model_dump(mode="json", exclude={"name", "seed"}) for student in students]
 
 
@@ -108,7 +108,7 @@ def subtitle(runs: Collected) -> str:
 
 def teacher_notes(runs: Collected) -> list[str]:
     """Whether the teacher is better than students trained on labels: a line for every suite that has both."""
-    suites: dict[str, list[tuple[Student, Student]]] = {}  # suite → (teacher, student)
+    suites: dict[str, list[tuple[StudentRun, StudentRun]]] = {}  # suite → (teacher, student)
     for student in runs.students:
         teacher = runs.teacher_runs.get(student.run.teacher or "")
         scored = student.eval_split, student.primary_metric

@@ -10,7 +10,7 @@ from typing import Any
 
 from antishortcut.experiments.printed import PRINTED, Printed, of_run
 from antishortcut.report import paper_pairs
-from antishortcut.report.collect import BASELINE, Student
+from antishortcut.report.collect import BASELINE, StudentRun
 from antishortcut.report.paper_pairs import DESK, SIGNS, at_desk, pair_of, recipe_of, row_of, share_of, unlike_teacher
 from antishortcut.report.reader import Directions
 from antishortcut.report.stats import Paired, Summary, paired, summary
@@ -190,7 +190,7 @@ def _sign(value: float) -> str:
 
 def compare_with_paper(table: ResultTable) -> list[PaperComparison]:
     """The suites of the paper's that have something printed; of chosen columns where a person chose them."""
-    suites: dict[str, list[list[Student]]] = {}
+    suites: dict[str, list[list[StudentRun]]] = {}
     for group in table.runs.groups.values():
         if pair_of(group[0].run) is not None:
             suites.setdefault(group[0].run.suite, []).append(group)
@@ -201,7 +201,7 @@ def compare_with_paper(table: ResultTable) -> list[PaperComparison]:
 class _Suite:
     """The rows of a pair, and what is printed of them."""
 
-    def __init__(self, table: ResultTable, groups: list[list[Student]]) -> None:
+    def __init__(self, table: ResultTable, groups: list[list[StudentRun]]) -> None:
         self.table, self.pair = table, pair_of(groups[0][0].run) or ""
         self.groups = {row_of(group[0].run): group for group in groups}
         self.students = [student for group in groups for student in group]
@@ -260,7 +260,7 @@ class _Suite:
             printed_against=printed,
         )  # fmt: skip
 
-    def _differences(self, group: list[Student], to: str, column: str) -> list[float]:
+    def _differences(self, group: list[StudentRun], to: str, column: str) -> list[float]:
         """To another row, seed by seed."""
         return [a - b for a, b in zip(*in_pairs(group, self.groups.get(to, []), column), strict=True)]
 
@@ -305,7 +305,7 @@ def teacher_numbers(pair: str) -> Numbers:
     return _by_measure((key(number), number) for number in own)
 
 
-def teacher_values(teacher: Student, directions: Directions | None) -> dict[str, float]:
+def teacher_values(teacher: StudentRun, directions: Directions | None) -> dict[str, float]:
     """By measure, in the paper's unit; without those that are not there."""
     values: dict[str, float | None] = {}
     metric = teacher.primary_metric  # on the test set, not on held-out images

@@ -11,7 +11,7 @@ import polars as pl
 
 from antishortcut.errors import UserError
 from antishortcut.report.charts import PALETTE, Figure, Panel, Rows, base, colour, style, tooltips
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.stats import summary
 from antishortcut.report.table import ResultTable, arrow, better, select_columns, signed
 
@@ -44,7 +44,7 @@ class ScatterAnalysis:
         self.students = [s for s in table.runs.students if x in s.values and y in s.values]
         if not self.students:
             raise UserError(f"--scatter: no run here has both {x!r} and {y!r}")
-        groups: dict[tuple[str, int], list[Student]] = {}
+        groups: dict[tuple[str, int], list[StudentRun]] = {}
         for s in self.students:
             groups.setdefault((s.run.suite, s.run.seed), []).append(s)
         self.choices = [_choice(group, x, y) for group in groups.values() if len(group) >= LEAST]
@@ -98,11 +98,11 @@ def _text(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _higher_is_better(students: Sequence[Student], column: str) -> list[float]:
+def _higher_is_better(students: Sequence[StudentRun], column: str) -> list[float]:
     return [(better(column) or 1) * s.values[column] for s in students]
 
 
-def _choice(group: Sequence[Student], x: str, y: str) -> Choice:
+def _choice(group: Sequence[StudentRun], x: str, y: str) -> Choice:
     names, xs, ys = [s.run.name for s in group], _higher_is_better(group, x), _higher_is_better(group, y)
     best, picked = max(ys), [index for index, value in enumerate(xs) if value == max(xs)]
     return Choice(

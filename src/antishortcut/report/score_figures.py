@@ -8,7 +8,7 @@ import altair as alt
 
 from antishortcut.report import charts
 from antishortcut.report.charts import BAR, ONE, Figure, Panel, Rows, add_lines, base, mean_texts, means, tooltips
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import CORRUPTIONS, SEVERITIES
 from antishortcut.report.table import CORRUPTION_KINDS, ResultTable, better, heading, split_column, words
 
@@ -232,17 +232,17 @@ def corruption_table(runs: Collected) -> dict[str, dict[str, float]]:
 
 
 def training_figures(runs: Collected) -> list[Figure]:
-    metrics: dict[str, list[Student]] = {}
+    metrics: dict[str, list[StudentRun]] = {}
     for student in runs.students:
         metrics.setdefault(student.primary_metric, []).append(student)
     return [*(_curves(students, score, runs.methods) for score, students in metrics.items()), _losses(runs)]
 
 
-def eval_splits(students: Sequence[Student]) -> str:
+def eval_splits(students: Sequence[StudentRun]) -> str:
     return " / ".join(dict.fromkeys(student.eval_split for student in students))
 
 
-def _curves(students: Sequence[Student], score: str, methods: list[str]) -> Figure:
+def _curves(students: Sequence[StudentRun], score: str, methods: list[str]) -> Figure:
     seeds: Rows = [
         {"method": s.method, "seed": str(s.run.seed), "epoch": epoch, "value": float(f"{value:.5g}")}
         for s in students

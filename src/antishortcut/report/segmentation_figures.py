@@ -15,7 +15,7 @@ from unicodedata import normalize
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from antishortcut.fileio import atomic_write
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import SCENES, Notes, Picture, class_colours, open_picture, read_object
 from antishortcut.report.stats import summary
 from antishortcut.report.table import HEADLINE, ResultTable, best_of_suites
@@ -123,7 +123,7 @@ class Gallery:
 
 def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
     """Of each method the first seed that has scenes; other test sets, suites and teachers are other galleries."""
-    groups: dict[tuple[str, str, str], dict[SceneSet, dict[str, tuple[Student, Shots]]]] = {}
+    groups: dict[tuple[str, str, str], dict[SceneSet, dict[str, tuple[StudentRun, Shots]]]] = {}
     for kind, students in product(KINDS, table.runs.groups.values()):
         for student, scenes in _scene_sets(students, kind, notes):
             if shots := _shots(student, scenes, "student", notes):
@@ -148,7 +148,7 @@ def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
     return result
 
 
-def _scene_sets(students: Iterable[Student], kind: str, notes: Notes) -> Iterator[tuple[Student, SceneSet]]:
+def _scene_sets(students: Iterable[StudentRun], kind: str, notes: Notes) -> Iterator[tuple[StudentRun, SceneSet]]:
     for student in students:
         with notes.reading(f"{student.path}/artifacts/{kind}.json"):
             saved = read_object(student.place / "artifacts" / f"{kind}.json")
@@ -156,7 +156,7 @@ def _scene_sets(students: Iterable[Student], kind: str, notes: Notes) -> Iterato
             yield student, SceneSet(str(saved["set"]), colours, min(int(saved["scenes"]), MOST), kind)
 
 
-def _shots(student: Student, scenes: SceneSet, role: str, notes: Notes) -> Shots:
+def _shots(student: StudentRun, scenes: SceneSet, role: str, notes: Notes) -> Shots:
     """The pictures of one kind; one that is not there is left out."""
     shots = {}
     for at in range(scenes.scenes):
@@ -166,7 +166,7 @@ def _shots(student: Student, scenes: SceneSet, role: str, notes: Notes) -> Shots
     return shots
 
 
-def _method_order(methods: dict[str, tuple[Student, Shots]], table: ResultTable) -> list[tuple[str, bool]]:
+def _method_order(methods: dict[str, tuple[StudentRun, Shots]], table: ResultTable) -> list[tuple[str, bool]]:
     """Methods, and whether they are hidden at first: of many, kd, asd and the best come first."""
     if len(methods) <= FEW_METHODS:
         return [(method, False) for method in methods]
@@ -272,7 +272,7 @@ class ClassTable:
 
 def class_tables(runs: Collected) -> list[ClassTable]:
     """One for every set and list of classes; of a run the set scored during training, or the first test set."""
-    tables: dict[tuple[str, tuple[str, ...]], dict[str, list[Student]]] = {}
+    tables: dict[tuple[str, tuple[str, ...]], dict[str, list[StudentRun]]] = {}
     for student in runs.students:
         if student.classes:
             usual = (name for name in (student.eval_split, *USUAL) if name in student.classes)

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean
 
 from antishortcut.evaluation import FOLDER
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import CORRUPTIONS
 from antishortcut.report.stats import Paired
 from antishortcut.report.table import ResultTable, better, leaves_zero_out, split_column
@@ -69,12 +69,12 @@ class Overview:
     suite: str
 
     @cached_property
-    def groups(self) -> dict[str, list[Student]]:
+    def groups(self) -> dict[str, list[StudentRun]]:
         runs = self.table.runs
         return {method: group for method, group in runs.groups.items() if runs.suites[method] == self.suite}
 
     @cached_property
-    def first(self) -> Student:
+    def first(self) -> StudentRun:
         return next(iter(self.groups.values()))[0]
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from antishortcut.errors import UserError, suggest
 from antishortcut.evaluation import EVALUATIONS, FOLDER, Metric
-from antishortcut.report.collect import BASELINE, Collected, Student
+from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.paper_pairs import row_labels, suite_labels
 from antishortcut.report.reader import CORRUPTIONS, GROUPS, MECHANISM, SCENES
 from antishortcut.report.stats import Paired, Summary, paired, seeds_needed, summary
@@ -182,18 +182,20 @@ def leaves_zero_out(value: Paired) -> bool:
     return value.low is not None and value.high is not None and not value.low <= 0 <= value.high
 
 
-def values_of(students: Sequence[Student], column: str) -> list[float]:
+def values_of(students: Sequence[StudentRun], column: str) -> list[float]:
     return [student.values[column] for student in students if column in student.values]
 
 
-def in_pairs(group: Sequence[Student], reference: Sequence[Student], column: str) -> tuple[list[float], list[float]]:
+def in_pairs(
+    group: Sequence[StudentRun], reference: Sequence[StudentRun], column: str
+) -> tuple[list[float], list[float]]:
     """The values of both over the seeds in common."""
     ours, other = ({s.run.seed: s.values[column] for s in side if column in s.values} for side in (group, reference))
     seeds = sorted(ours.keys() & other.keys())
     return [ours[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
-def against(group: Sequence[Student], reference: Sequence[Student], column: str) -> Paired | None:
+def against(group: Sequence[StudentRun], reference: Sequence[StudentRun], column: str) -> Paired | None:
     """The difference to the reference over the seeds in common, None when there are none."""
     ours, other = in_pairs(group, reference, column)
     return paired(ours, other) if ours else None
@@ -359,7 +361,7 @@ class ResultTable:
         return {group: columns for group, columns in by_set(self.measured) if group != "training"}
 
     @cached_property
-    def pairs(self) -> dict[str, tuple[list[Student], list[Student]]]:
+    def pairs(self) -> dict[str, tuple[list[StudentRun], list[StudentRun]]]:
         """Method → its runs, and those of the baseline in its suite, where there are any."""
         groups, suites = self.runs.groups, self.runs.suites
         baselines = {suites[method]: group for method, group in groups.items() if group[0].run.name == BASELINE}
