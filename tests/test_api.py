@@ -23,6 +23,7 @@ from antishortcut.config.recipe import load_recipe
 from antishortcut.data import open_sets
 from antishortcut.data.from_torch import write_folder
 from antishortcut.errors import UserError
+from antishortcut.models import build
 from antishortcut.models.live import live_copy, register
 from antishortcut.training.signals import stop_signals
 from tests.conftest import Refusal, invoke, same_weights, stop_after
@@ -87,6 +88,20 @@ def test_a_student_is_a_module_with_scores_and_a_page(student: Student) -> None:
     assert page._repr_html_().startswith('<iframe srcdoc="&lt;!')
     assert "accuracy" in repr(student)
     assert "<table>" in student._repr_html_()
+
+
+def test_half_without_labels_a_final_checkpoint_alone_and_a_folder_that_is_feared(here: Path) -> None:
+    """The teacher is of the labelled images alone; it and the weak reference are scored beside the student."""
+    photos, more = make_folder(here / "photos", per_class=8), make_folder(here / "more", held=None, per_class=8)
+    torch.save(build("cnn-4", 2, image_size=32).state_dict(), here / "last.pt")
+    mixed = SMALL | {"data.unlabelled": str(more)}
+    words: dict[str, Any] = {"teacher": "cnn-4", "student": "cnn-2-8", "final": "last.pt", "set": mixed}
+    student = distill(data=photos, also={"grey": photos / "train"}, **words, **FAST)
+    assert student.run.roles["early"].partition("/")[2].startswith("weak-")
+    assert [row["network"] for row in student.also] == ["student", "teacher", "early teacher"]
+    assert {"test", "hard", "probes"} <= student.scores.keys()
+    assert student.report().path.is_file()
+    assert "maps.json" not in student.report().path.read_text()  # pictures alone are no damaged score
 
 
 def test_the_run_is_that_of_the_command(student: Student) -> None:

@@ -110,6 +110,7 @@ class DataSplits:
     fingerprint: str  # changes when the images or labels do
     hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
     note: str = ""  # printed when a run opens the data
+    labelled: str = ""  # the fingerprint without images that have no labels: what a teacher is trained on
 
     def split(self, name: str) -> AnySet:
         """ "train", "val" if there is one, or a test set by its name."""

@@ -75,7 +75,7 @@ def open_sets(
     listed = divided(raw, seed=seed, **limits, val_fraction=val_fraction)
     splits = {key: held(images, raw.image_size, place) for key, images in listed.items()}
     mark, hashed = fingerprint(f"{raw.kind} {raw.image_size} {json.dumps(raw.classes)}", splits, raw.base)
-    note = readers.links_note(files_of(listed.values()), raw.base)
+    labelled, note = mark, readers.links_note(files_of(listed.values()), raw.base)
     if unlabelled is not None:
         files, base = beside(raw, unlabelled), expanded(unlabelled)
         note = "; ".join(filter(None, (note, readers.links_note(files.paths, base))))
@@ -84,7 +84,8 @@ def open_sets(
         mark = hashlib.sha256(f"{mark} {own}".encode()).hexdigest()[:16]
         hashed = hashed if times == "content" else times if hashed == "content" else f"{hashed} and {times}"
     tests = {key: splits[f"test {key}"] for key in raw.tests}
-    return DataSplits(name, raw.classes, raw.image_size, splits["train"], splits.get("val"), tests, mark, hashed, note)
+    sets = splits["train"], splits.get("val"), tests
+    return DataSplits(name, raw.classes, raw.image_size, *sets, mark, hashed, note, labelled)
 
 
 def beside(raw: RawDataset, unlabelled: str) -> FileSet:

@@ -121,7 +121,7 @@ class EvaluatedRun:
             raise UserError(f"{folder.path} is not finished; run its command again to resume it")
         self.folder, self.context, self.state, self.device = folder, context, state, device
         self.run, _ = folder.read()
-        if self.run.fingerprint != context.sets.fingerprint:
+        if self.run.fingerprint not in (context.sets.fingerprint, context.sets.labelled):
             raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
 
     @property

@@ -184,6 +184,8 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
         values = {f"{view} {measure}": x for view, measures in views.items() for measure, x in measures.items()}
     else:
         values = finite(saved["values"])
+    if not saved["values"]:  # of an evaluation that has pictures only
+        return
     if not values:
         raise ValueError("no finite number among its values")
     if name.partition("@")[0] == COST:
