@@ -100,6 +100,10 @@ def test_half_without_labels_a_final_checkpoint_alone_and_a_folder_that_is_feare
     assert student.run.roles["early"].partition("/")[2].startswith("weak-")
     assert [row["network"] for row in student.also] == ["student", "teacher", "early teacher"]
     assert {"test", "hard", "probes"} <= student.scores.keys()
+    compared = student.export("onnx", int8=True, also={"grey": photos / "train"}).record["int8"]["sets"]
+    assert compared["grey"]["float"] == pytest.approx(student.also[0]["accuracy"])  # images are prepared alike
+    with pytest.raises(UserError, match="for --int8 to be compared on"):
+        student.export("onnx", also={"grey": photos / "train"})
     assert student.report().path.is_file()
     assert "maps.json" not in student.report().path.read_text()  # pictures alone are no damaged score
 

@@ -183,6 +183,7 @@ def export(
     a quantised copy, compared with the float one on the test sets and on `also`, folders of class folders. push:
     OWNER/NAME on the Hugging Face Hub, of a hub-folder.
     """
+    from antishortcut.data.datasets import held
     from antishortcut.export import check_push, destination, upload
     from antishortcut.export import export as write
 
@@ -197,8 +198,10 @@ def export(
     if push is not None:
         check_push(push, to)
     choice: dict[str, Any] = {"state": state, "out": _path(out), "embedding": embedding, "force": force, "int8": int8}
-    folders = eval_context(session, settings.data, Path(runs or "runs"), own).folders if own else {}
-    choice["more"] = {name: shift.images for name, shift in folders.items()}
+    if own:
+        context = eval_context(session, settings.data, Path(runs or "runs"), own)
+        size = context.sets.image_size
+        choice["more"] = {name: held(shift.images, size, None) for name, shift in context.folders.items()}
     result = write(source, to, own_sets(settings, session), **choice, runs=_path(runs))
     return result if push is None else replace(result, url=upload(result.place, push))
 
