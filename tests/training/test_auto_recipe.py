@@ -159,7 +159,7 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert str(run.relative_to(here)) in out
     scored = {"test", "hard", "mechanism", "cost", "maps", "probes"}
     assert {path.stem for path in (run / "scores").glob("*.json")} >= scored, err
-    assert re.search(r"On ordinary images asd is right in \d+ %, .*; its teacher in \d+ %", out)
+    assert re.search(r"On ordinary images contrast\+hint is right in \d+ %, .*; its teacher in \d+ %", out)
     assert "One seed: a sign, not a proof." in out
     assert f"asd export {run.relative_to(here)} --to onnx" in err
     recipe = (suite / "recipe.toml").read_text()
