@@ -36,7 +36,7 @@ test-slow: lint
 test-oldest: constraints-oldest.txt
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[report]' pytest pytest-xdist hypothesis
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' --ignore tests/export \
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' --ignore tests/deployment \
 	  --ignore tests/experiments/test_ray_engine.py --deselect tests/cli/test_completion.py::test_names_are_offered_without_torch
 
 # Whatever is newest today, pinned nowhere.

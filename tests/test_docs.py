@@ -32,7 +32,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_block_escapes_by_its_name(page: Path) -> None:
-    """Python and commands are run, layouts have no language; export.md's are run by tests/export/test_command.py."""
+    """Python and commands are run; layouts have no language; tests/deployment/test_command.py runs export.md's."""
     kinds = set(re.findall(r"^ *```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert kinds <= {"python", "sh"} | ({"py", "toml"} if page.name == "export.md" else set())
 

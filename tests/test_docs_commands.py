@@ -30,7 +30,7 @@ from tests.test_docs import IDS, PAGES, ROOT, blocks
 
 FAST = ("README.md", "docs/contrast.md", "docs/corruptions.md", "docs/own-data.md", "docs/quickstart.md",
         "docs/runs.md", "docs/shifts.md")  # fmt: skip
-ELSEWHERE = {"docs/export.md": "tests/export/test_command.py::test_every_block_of_the_docs_page_runs"}
+ELSEWHERE = {"docs/export.md": "tests/deployment/test_command.py::test_every_block_of_the_docs_page_runs"}
 # words of a line → why it is not run here, and file::test where one runs that command
 NOT = {
     "make ": "a Makefile's, which installs and runs these tests",

@@ -1,8 +1,6 @@
 """antishortcut: distil a vision model without handing down its shortcuts."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from antishortcut.api import evaluate as evaluate
     from antishortcut.api import export as export
     from antishortcut.config.recipe import Run as Run
-    from antishortcut.export.hub import load as load
+    from antishortcut.deployment.hub import load as load
     from antishortcut.methods import METHODS as METHODS
     from antishortcut.methods.asd import ASDLoss as ASDLoss
     from antishortcut.methods.contrast import contrast_loss as contrast_loss
@@ -35,7 +33,7 @@ _PLACES = {
     "evaluate": "antishortcut.api",
     "export": "antishortcut.api",
     "kd_loss": "antishortcut.methods.kd",
-    "load": "antishortcut.export.hub",
+    "load": "antishortcut.deployment.hub",
     "load_state": "antishortcut.teachers.snapshots",
     "shortcut_subspace": "antishortcut.subspace",
 }
@@ -67,14 +65,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """`antishortcut.export` is the function; `from antishortcut.export import …` still finds the package."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _PLACES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

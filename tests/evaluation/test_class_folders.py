@@ -10,12 +10,12 @@ from PIL import Image
 
 from antishortcut.config.recipe import Recipe
 from antishortcut.config.schema import DataSettings
+from antishortcut.deployment import export
 from antishortcut.errors import UserError
 from antishortcut.evaluation import check_folder_name, evaluate, score_folders
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import scored
-from antishortcut.export import export
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session
 from antishortcut.types import ImageSet

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from antishortcut.config.recipe import Recipe
+from antishortcut.deployment import export
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
-from antishortcut.export import export
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill, teach

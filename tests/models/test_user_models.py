@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from antishortcut.config.recipe import ModelSettings, load_recipe
+from antishortcut.deployment.verify import open_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
-from antishortcut.export.verify import open_run
 from antishortcut.models import FeatureExtractor, build, feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.run_dir import RunDir

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from antishortcut.config.recipe import Recipe, with_settings
+from antishortcut.deployment import export
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
-from antishortcut.export import export
 from antishortcut.models import Network
 from antishortcut.models.reused_classifier import ReusedClassifier
 from antishortcut.report.collect import collect
@@ -27,7 +27,7 @@ from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.training.pipeline import Session, distill, teach
 from tests.conftest import CPU, Refusal, assert_same_run, same_weights, stop_after, tiny_session
-from tests.export.subjects import close, images, runtime
+from tests.deployment.subjects import close, images, runtime
 from tests.processes import asd
 
 SMALL = ["data.options.count=128", "data.options.test_count=64"]  # 4 steps an epoch, 8 in all

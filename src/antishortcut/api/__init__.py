@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import DataLoader, Dataset
 
-    from antishortcut.export import Export
+    from antishortcut.deployment import Export
 
     Images = Dataset[Any] | DataLoader[Any]
     Data = Images | tuple[Images, Images] | Mapping[str, Images]
@@ -184,8 +184,8 @@ def export(
     OWNER/NAME on the Hugging Face Hub, of a hub-folder.
     """
     from antishortcut.data.datasets import held
-    from antishortcut.export import check_push, destination, upload
-    from antishortcut.export import export as write
+    from antishortcut.deployment import check_push, destination, upload
+    from antishortcut.deployment import export as write
 
     use_hardware("cpu", threads)
     source = find_run(run.path if isinstance(run, Student) else Path(run), Path(runs or "runs"))

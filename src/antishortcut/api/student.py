@@ -18,8 +18,8 @@ from antishortcut.run_dir import RunDir
 if TYPE_CHECKING:
     from torch import nn
 
-    from antishortcut.export import Export
-    from antishortcut.export.verify import OpenedRun
+    from antishortcut.deployment import Export
+    from antishortcut.deployment.verify import OpenedRun
     from antishortcut.training.pipeline import Session
 
 HEIGHT = 700  # pixels of a page in a notebook
@@ -69,14 +69,14 @@ class Student:
 
     @cached_property
     def _opened(self) -> OpenedRun:
-        from antishortcut.export.verify import open_run
+        from antishortcut.deployment.verify import open_run
 
         return open_run(RunDir(self.path), own_sets(self.run, self.session))
 
     @cached_property
     def model(self) -> nn.Module:
         """Raw images (B, 3, H, W) in [0, 1] → logits (B, C). An ordinary module, in evaluation mode, on the CPU."""
-        from antishortcut.export.verify import ExportModule
+        from antishortcut.deployment.verify import ExportModule
 
         return ExportModule(self._opened.network).requires_grad_(True).eval()
 

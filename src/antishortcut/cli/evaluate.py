@@ -16,7 +16,13 @@ from antishortcut.errors import UserError, one_line, plural
 from antishortcut.report import build
 from antishortcut.run_dir import RunDir
 
-FORMATS = ("onnx", "safetensors", "torch", "timm", "hub-folder")  # as in antishortcut.export, which would import torch
+FORMATS = (
+    "onnx",
+    "safetensors",
+    "torch",
+    "timm",
+    "hub-folder",
+)  # as in antishortcut.deployment, which would import torch
 ON = f"What to measure, comma-separated, may be repeated: {', '.join(MEASURED)} [default: clean]."
 
 
@@ -105,8 +111,8 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write the student alone, with its preprocessing and a model card, checked against the original."""
-    from antishortcut.export.int8 import table_rows
-    from antishortcut.export.model_card import megabytes
+    from antishortcut.deployment.int8 import table_rows
+    from antishortcut.deployment.model_card import megabytes
 
     choice: dict[str, Any] = {"state": state, "out": out, "embedding": embedding, "force": force, "runs": runs}
     choice |= {"int8": int8, "also": also or (), "push": push}

@@ -8,7 +8,7 @@ from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill
-from tests.export.subjects import TIMM, small
+from tests.deployment.subjects import TIMM, small
 from tests.training.test_segmentation_runs import SMALL
 
 

@@ -19,14 +19,14 @@ from PIL import Image
 from torch import nn
 
 import antishortcut
+from antishortcut.deployment import export
 from antishortcut.errors import UserError
-from antishortcut.export import export
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.pipeline import Session, distill
 from tests.conftest import Refusal
-from tests.export.fake_hub import FakeHub
-from tests.export.subjects import close, fresh, images, original, small
+from tests.deployment.fake_hub import FakeHub
+from tests.deployment.subjects import close, fresh, images, original, small
 
 FILES = {"README.md", "config.json", "export.json", "model.safetensors"}
 
@@ -115,7 +115,7 @@ class Pooled(nn.Sequential):
     ("model", "options"),
     [
         ("torchvision:squeezenet1_1", {}),
-        ("tests.export.test_hub:Pooled", {}),
+        ("tests.deployment.test_hub:Pooled", {}),
         ("cnn-2-16", {"size": 40, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}),
         ("timm:test_vit", {"size": 96}),
         ("dense-2", {}),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from antishortcut.deployment import destination, export
 from antishortcut.errors import UserError
-from antishortcut.export import destination, export
 from antishortcut.fileio import atomic_dir, recover_dir
 from antishortcut.run_dir import RunDir
 from tests.hostile.test_disks import disk as disk

@@ -10,11 +10,11 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from antishortcut.config.recipe import Run
+from antishortcut.deployment.formats import WrittenModel
+from antishortcut.deployment.int8 import table_rows
+from antishortcut.deployment.verify import OpenedRun, short_name
 from antishortcut.errors import UserError, one_line, plural
 from antishortcut.evaluation import EVALUATIONS, FOLDER
-from antishortcut.export.formats import WrittenModel
-from antishortcut.export.int8 import table_rows
-from antishortcut.export.verify import OpenedRun, short_name
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
 

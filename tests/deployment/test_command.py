@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 
 from antishortcut.cli.evaluate import FORMATS as OFFERED
 from antishortcut.config.recipe import ModelSettings, load_recipe
-from antishortcut.export import FORMATS
+from antishortcut.deployment import FORMATS
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory, build_model
 from antishortcut.training.pipeline import Session, distill
 from tests.conftest import Refusal, asd, invoke
-from tests.export.subjects import everything
+from tests.deployment.subjects import everything
 
 
 def test_command_prints_what_export_json_holds(student: RunDir, tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from antishortcut.deployment import export
+from antishortcut.deployment.int8 import compare, larger_losses, table_rows
 from antishortcut.errors import UserError
-from antishortcut.export import export
-from antishortcut.export.int8 import compare, larger_losses, table_rows
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification, Segmentation
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import ImageSet
 from tests.conftest import asd, invoke
-from tests.export.subjects import images, small
+from tests.deployment.subjects import images, small
 
 FILES = {"float": "model.onnx", "int8": "model.int8.onnx"}
 

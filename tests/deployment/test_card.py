@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from antishortcut.deployment import FORMATS, export
 from antishortcut.evaluation import EVALUATIONS
-from antishortcut.export import FORMATS, export
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.pipeline import Session
 

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from antishortcut.deployment.formats import FORMATS, WrittenModel, channels, output_names, require
+from antishortcut.deployment.hub import check_push, load, upload
+from antishortcut.deployment.int8 import add_int8
+from antishortcut.deployment.model_card import Teacher, find_teacher, model_card
+from antishortcut.deployment.verify import RECORD, OpenedRun, check, open_run
 from antishortcut.errors import UserError, suggest
-from antishortcut.export.formats import FORMATS, WrittenModel, channels, output_names, require
-from antishortcut.export.hub import check_push, load, upload
-from antishortcut.export.int8 import add_int8
-from antishortcut.export.model_card import Teacher, find_teacher, model_card
-from antishortcut.export.verify import RECORD, OpenedRun, check, open_run
 from antishortcut.fileio import atomic_dir, expanded, recover_dir, refuse_links
 from antishortcut.models import feature_shapes
 from antishortcut.models.reused_classifier import reused

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from antishortcut.deployment import export, formats
+from antishortcut.deployment.verify import difference
 from antishortcut.errors import UserError
-from antishortcut.export import export, formats
-from antishortcut.export.verify import difference
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import Trajectory, build_model, cpu_tensors
 from antishortcut.training.pipeline import Session, teach
-from tests.export.subjects import TIMM, close, fresh, images, original, runtime, small, without_package
+from tests.deployment.subjects import TIMM, close, fresh, images, original, runtime, small, without_package
 
 
 def test_onnx_runtime_gives_the_outputs_of_the_student(student: RunDir, session: Session, tmp_path: Path) -> None:
@@ -229,10 +229,10 @@ class Untraceable(nn.Module):
 
 
 def test_a_network_that_cannot_be_traced_is_one_line(tmp_path: Path) -> None:
-    folder = fresh(tmp_path / "run", "tests.export.test_formats:Untraceable", 32)
+    folder = fresh(tmp_path / "run", "tests.deployment.test_formats:Untraceable", 32)
     for form in ("onnx", "torch"):
         with pytest.raises(
-            UserError, match=r"cannot follow tests.export.test_formats:Untraceable for any batch"
+            UserError, match=r"cannot follow tests.deployment.test_formats:Untraceable for any batch"
         ) as error:
             export(folder, form, None, out=tmp_path / form)
         assert "\n" not in str(error.value)

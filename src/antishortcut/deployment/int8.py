@@ -17,9 +17,9 @@ from torch import Tensor
 
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
+from antishortcut.deployment.formats import onnx_session, require
+from antishortcut.deployment.verify import OpenedRun, library_errors
 from antishortcut.evaluation import latency
-from antishortcut.export.formats import onnx_session, require
-from antishortcut.export.verify import OpenedRun, library_errors
 from antishortcut.hardware import processor
 from antishortcut.tasks import build_task
 from antishortcut.types import AnySet, DataSplits, Features, Task

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from antishortcut.deployment.verify import SMALLEST, Exported, ExportModule, OpenedRun, as_tuple, library_errors
 from antishortcut.errors import UserError
-from antishortcut.export.verify import SMALLEST, Exported, ExportModule, OpenedRun, as_tuple, library_errors
 from antishortcut.models import build, load_weights, reuse_classifier
 from antishortcut.models.reused_classifier import reused
 from antishortcut.run_dir import write_json

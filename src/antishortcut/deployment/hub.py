@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.config.recipe import ModelSettings
+from antishortcut.deployment.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.errors import UserError, first_line
-from antishortcut.export.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.fileio import expanded
 from antishortcut.models import Network, reuse_classifier
 from antishortcut.models.reused_classifier import ClassifierSettings
