@@ -182,6 +182,7 @@ def test_only_takes_names_patterns_and_folders() -> None:
         (["show", "beyond-cues", "--seeds", "9"], "has no seed 9; it has 1, 2, 3, 4, 5"),
         (["run", "beyond-cues", "--seeds", "one"], "write numbers with commas"),
         (["status", "beyond-cues", "--seeds", ","], "write numbers with commas"),
+        (["status", "beyond-cues", "--seeds", "1" * 5000], "write numbers with commas"),
         (["run", "beyond-cues", "--set", "epoch=1"], "did you mean 'epochs'"),
         (["run", "beyond-cues", "--precision", "64"], "--precision"),
         (["run", "beyond-cues", "--at", "corruption=here"], "did you mean 'corruptions'"),

@@ -186,6 +186,8 @@ def test_describe_lists_all() -> None:
         ("dense-8", {"embedding": "head"}, "cannot be set for dense-8: its embedding is the map its head reads"),
         ("dense-8", {"stem": "imagenet"}, "no stem 'imagenet' for dense-8"),
         ("dense-0", {}, "unknown model"),
+        ("cnn-10000", {}, "unknown model"),  # of more memory than there is
+        *((name + "9" * 5000, {}, "unknown model") for name in ("cnn-", "dense-8-", "wrn-40-", "resnet")),
         ("deeplabv3-vgg8", {}, "unknown model"),
     ],
 )

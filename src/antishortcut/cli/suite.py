@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -192,7 +193,7 @@ def _early(job: Job) -> str:
 
 def _open(name: str, set_: list[str] | None, only: list[str] | None, seeds: str | None, scale: str) -> Suite:
     numbers = options.split_names(seeds or "")
-    if seeds is not None and not (numbers and all(number.isdecimal() for number in numbers)):
+    if seeds is not None and not (numbers and all(re.fullmatch(r"\d{1,10}", number) for number in numbers)):
         raise UserError(f"--seeds {seeds!r}: write numbers with commas, like 1,2,3")
     return open_suite(name, set_ or (), only or (), [int(number) for number in numbers], scale)
 

@@ -286,7 +286,7 @@ def number_labels(
     numbers = all(re.fullmatch(r"-?\d+", word) for word in words)
     trained = set(labels["train"])
     if numbers:
-        number = {word: int(word) for word in words}
+        number = {word: int(word) if len(word) < 19 else -1 for word in words}  # Python reads 4,300 digits at most
         present = {number[word] for word in trained}
         classes = tuple(names) or tuple(map(str, range(len(present))))
         gap = next((at for at in range(len(present)) if at not in present), None)

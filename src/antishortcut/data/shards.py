@@ -65,11 +65,11 @@ class Shard:
                 raise UserError(f"{self.place} has changed on its server; give the same command again")
             return part.data
         with open(self.place, "rb", buffering=0) as file:
+            facts = os.fstat(file.fileno())
+            if (facts.st_size, facts.st_mtime_ns) != (self.size, self.time):  # another image may lie there now
+                raise UserError(f"{self.place} has changed since it was opened; give the same command again")
             file.seek(at)
-            data = file.read(size)
-        if len(data) != size:
-            raise ValueError("the shard is shorter than it was")
-        return data
+            return file.read(size)
 
 
 class Sample(NamedTuple):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.config.recipe import ModelSettings
+from antishortcut.config.schema import SIDE
+from antishortcut.data.unlabelled import MOST
 from antishortcut.deployment.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded
@@ -59,10 +61,12 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int]:
     try:
         form, names = record["format"], tuple(map(str, record["names"] or ()))
         classes, side, classifier = int(record["classes"]), int(record["image_size"]), record["teachers_classifier"]
+        if not (0 <= classes <= MOST and 1 <= side <= SIDE):
+            raise ValueError
         options = {**record["options"], "mean": record["mean"], "std": record["std"]}  # as that timm had them
         model = ModelSettings(name=record["model"], **options).without_weights()
         settings = None if classifier is None else ClassifierSettings.from_json(classifier)
-    except (KeyError, TypeError, ValueError) as error:  # pydantic's among them
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # pydantic's among them
         raise damaged(path, type(error).__name__) from None
     if not (place / WEIGHTS).exists():
         raise UserError(f"{place} holds the format {form}, which its own library reads; load() reads {LOADED}")

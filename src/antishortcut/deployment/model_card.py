@@ -176,7 +176,7 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
     else:
         result = opened.folder.result()
         name, value = opened.folder.primary_metric()
-        yield result["set"], name, value, result["last"].get("images"), "at the end of training"
+        yield str(result.get("set", "?")), name, value, result["last"].get("images"), "at the end of training"
     for name, score in scores.items():
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""

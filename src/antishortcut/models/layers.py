@@ -58,7 +58,7 @@ def _single_sample(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 def widths(name: str, family: str) -> tuple[int, int | None] | None:
     """`family-W` or `family-W-D` → base width and width of the embedding; None for other names."""
-    match = re.fullmatch(family + r"-([1-9]\d*)(?:-([1-9]\d*))?", name)
+    match = re.fullmatch(family + r"-([1-9]\d{0,3})(?:-([1-9]\d{0,3}))?", name)
     return None if match is None else (int(match[1]), int(match[2]) if match[2] else None)
 
 

@@ -85,7 +85,7 @@ def from_name(name: str, classes: int, stem: str = "cifar") -> ResNet | None:
     """The network of that name, or None when it is no ResNet of ours."""
     if name in BIG:
         return ResNet(classes, 64, (64, 128, 256, 512), BIG[name], deep=name == "resnet50", stem=stem)
-    match = re.fullmatch(r"resnet(\d+)(x4)?", name)
+    match = re.fullmatch(r"resnet(\d{1,4})(x4)?", name)
     if match is None:
         return None
     depth = int(match[1])

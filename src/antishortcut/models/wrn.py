@@ -61,7 +61,7 @@ class WideResNet(nn.Module):
 
 def from_name(name: str, classes: int) -> WideResNet | None:
     """The network of that name, or None when it is no Wide ResNet."""
-    match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    match = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if match is None:
         return None
     depth, width = int(match[1]), int(match[2])
