@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from antishortcut.config.recipe import DIALS, LEVELS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
@@ -17,12 +18,18 @@ from antishortcut.experiments.suites import open_suite
 from antishortcut.experiments.worker import run_item
 from antishortcut.methods import method_options
 from antishortcut.run_dir import RunDir
-from antishortcut.training.pipeline import Session
+from antishortcut.training.pipeline import Session, distill
 from tests.conftest import Ended
 from tests.data.official import picture
 
 FEW = ["data.options.count=150", "data.options.test_count=20", "data.val_fraction=0.2", "epochs=2", "teacher.epochs=2"]
-FEW += ["teacher.name=cnn-2-8", "student.name=cnn-2-8", "optim.batch=32", "teacher.keep=[15]"]
+FEW += [
+    "methods.contrast+hint.reference=15%",
+    "teacher.name=cnn-2-8",
+    "student.name=cnn-2-8",
+    "optim.batch=32",
+    "teacher.keep=[15]",
+]
 
 
 def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
@@ -55,7 +62,7 @@ def test_losses_are_counted_image_by_image() -> None:
 
 def test_the_reference_is_the_earliest_state_that_knows_the_easy_answers() -> None:
     assert earliest({"5%": 0.4, "15%": 0.91, "30%": 0.99}) == "15%"
-    assert earliest({"5%": 0.1, "15%": 0.3, "75%": 0.8}) == "75%"
+    assert earliest({"5%": 0.1, "15%": 0.3, "50%": 0.8}) is None
 
 
 def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
@@ -173,6 +180,24 @@ def test_a_choice_on_few_images(session: Session) -> None:
     times = [run.path.stat().st_mtime_ns for run in runs]
     assert choose(recipe, session, seed=1, suite="s", budget=0.5) == choice
     assert [run.path.stat().st_mtime_ns for run in runs] == times
+
+
+def test_where_no_early_state_knows_the_easy_answers_there_is_nothing_to_divide_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only states of the first half count: the one at 80 % does not. Then it is KD to the last bit, without a trial."""
+    recipe = load_recipe("cues", [text for text in FEW if "reference" not in text] + ["teacher.keep=[15, 40, 80]"])
+    asked: list[str] = []
+    monkeypatch.setattr(dial, "earliest", lambda share: asked.extend(share))
+    choice = choose(recipe, session, seed=1, suite="s", budget=0.05)
+    assert asked == ["15%", "40%"]
+    assert (choice.level, choice.options, choice.trials) == ("none", LEVELS["none"], ())
+    assert "no easy cue was learned early" in choice.why
+    run = distill(dial.applied(recipe, choice), session, method=METHOD, seed=1, suite="s")
+    plain = distill(recipe, session, method="kd", seed=1, suite="s")
+    one, other = (load_file(each.folder(session.runs) / "student.safetensors") for each in (run, plain))
+    assert all(torch.equal(one[key], other[key]) for key in other)
+    assert choose(recipe, session, seed=1, suite="s", budget=0.05) == choice
 
 
 def test_without_a_validation_split_signs_decide(session: Session) -> None:

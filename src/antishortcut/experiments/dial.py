@@ -1,9 +1,11 @@
 """The dial: how strong contrast targets and hints are, chosen for what you are willing to pay on ordinary images.
 
-The reference that is divided out is T_early, or the first state after it that knows the easy answers. Levels are tried
-from mild to strong until one costs too much, each as a whole training, so that the chosen one is finished. They are
-scored on the validation split: on all of its images, and on those that the reference gets wrong, which stand for images
-on which the shortcut lies. Test images are never looked at.
+The reference that is divided out is T_early, or the first state after it that knows the easy answers. If no state of
+the first half of the teacher's training does, no easy cue was learned early, and the student is trained by plain KD:
+such a state is weak rather than biased, and what it lacks is not a shortcut. Otherwise levels are tried from mild to
+strong until one costs too much, each as a whole training, so that the chosen one is finished. They are scored on the
+validation split: on all of its images, and on those that the reference gets wrong, which stand for images on which the
+shortcut lies. Test images are never looked at.
 """
 # N images, C classes
 
@@ -33,6 +35,7 @@ from antishortcut.training.pipeline import Session, distill, make_early, teach
 METHOD = "contrast+hint"
 START = "mild"  # tried after the first; then the stronger ones, or, if it costs too much, the one before
 ERRORS = 0.5  # standard errors by which a loss may exceed the budget before it counts
+FIRST_HALF = 0.5  # of the teacher's training, in which an easy cue is learned
 KNOWS = 0.85  # share of T_final's accuracy from which a state knows the easy answers; below, it is weak, not biased
 
 
@@ -122,6 +125,11 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
             "mild", LEVELS["mild"], f"level mild for a budget of {budget:g}: images with masks have no trial"
         )
     reference = _reference(recipe, session)
+    if reference is None and sets.val is not None:
+        sign = f"no state of the first half of the teacher's training has {KNOWS:.0%} of its accuracy"
+        why = f"{sign}, so no easy cue was learned early; this is plain KD (--frontier tries the others)"
+        return DialChoice("none", LEVELS["none"], f"level none for a budget of {budget:g}: {why}")
+    reference = reference or "early"
     chosen: dict[str, Value] = {"reference": reference}
     if sets.val is None:
         why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no trial"
@@ -163,8 +171,9 @@ def best(trials: Sequence[Trial]) -> str:
     return max((one for one in trials if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
 
-def _reference(recipe: Recipe, session: Session) -> str:
-    """The recipe's own, T_early, or a later state that knows the easy answers; of a teacher that you bring, T_early."""
+def _reference(recipe: Recipe, session: Session) -> str | None:
+    """The recipe's own, T_early, or a later state that knows the easy answers, if there is one in the first half of the
+    training; of a teacher that you bring, T_early."""
     own, early = recipe.methods.get(METHOD, {}).get("reference"), recipe.teacher.early_state
     run = teach(recipe, session)
     if own is not None or recipe.teacher.final is not None or not early.endswith("%"):
@@ -172,17 +181,15 @@ def _reference(recipe: Recipe, session: Session) -> str:
         return str(own or "early")
     teacher = RunDir(run.folder(session.runs))
     trajectory = Trajectory(teacher)
-    entries = trajectory.entries
-    states = [entry["labels"][0] for entry in entries[entries.index(trajectory.entry(early)) : -1]]
-    if not states:  # a teacher so short that T_early is its last state
-        return early
-    rows = measure(teacher, session.sets(recipe.data), states, [1.0], session.say)["rows"]
-    return earliest({row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows})
+    first = trajectory.entry(early)["fraction"]
+    entries = [entry for entry in trajectory.entries if first <= entry["fraction"] <= max(first, FIRST_HALF + 0.01)]
+    rows = measure(teacher, session.sets(recipe.data), [entry["labels"][0] for entry in entries], [1.0], session.say)
+    return earliest({row["state"]: row["early_accuracy"] / max(row["final_accuracy"], 1e-9) for row in rows["rows"]})
 
 
-def earliest(share: Mapping[str, float]) -> str:
-    """The first state with KNOWS of T_final's accuracy, else the last, of states in their order."""
-    return next((state for state, own in share.items() if own >= KNOWS), list(share)[-1])
+def earliest(share: Mapping[str, float]) -> str | None:
+    """The first state with KNOWS of T_final's accuracy, of states in their order."""
+    return next((state for state, own in share.items() if own >= KNOWS), None)
 
 
 def _described(options: Mapping[str, Any]) -> str:

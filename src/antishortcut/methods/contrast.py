@@ -140,7 +140,7 @@ class Contrast(nn.Module):
         strength: float | Tensor = self.strength
         if self.guard and early is not None:
             strength = guarded_strength(final.logits, early, batch.label, self.strength, self.floor)  # (B, 1)
-        target = contrast_logits(final.logits, early, strength, self.floor)  # (B, C)
+        target = contrast_logits(final.logits, early, strength, self.floor) if self.strength else final.logits  # (B, C)
         rows = student.logits
         if self.standardise:
             rows, target = standardised(rows), standardised(target)
