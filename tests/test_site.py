@@ -106,6 +106,8 @@ def test_a_new_card_joins_the_navigation(tmp_path: Path) -> None:
         "Methods": ["methods/index.md", "methods/new.md", "methods/kd.md", "methods/asd.md"]
     }
     assert with_cards({"Home": "index.md"}, tmp_path) == {"Home": "index.md"}
+    nested = with_cards({"Reference": ["runs.md", {"Methods": "methods/*"}]}, tmp_path)["Reference"]
+    assert nested == ["runs.md", with_cards({"Methods": "methods/*"}, tmp_path)]
 
 
 def test_links_out_of_the_docs_lead_to_the_repository(pages: dict[str, Page]) -> None:
@@ -160,14 +162,14 @@ def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
     assert not re.search(r"\$[^$\n]+\$|```mermaid", prose), "nothing here draws formulas or graphs: write Unicode"
 
 
-def test_faq_answers_have_links_and_numbers_of_other_pages() -> None:
-    faq = (DOCS / "faq.md").read_text(encoding="utf-8")
-    pages = [ROOT / "README.md", *(path for name, path in SOURCES.items() if name != "faq.html")]
-    rest = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    assert {number for number in re.findall(r"\d+\.\d+", faq) if number not in rest} == set()
-    answers = re.split(r"^### .*\n", re.sub(r"^## .*\n", "", faq, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
-    assert len(answers) > 20
-    assert [answer for answer in answers if ".md" not in answer] == []
+@pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])
+def test_scores_in_short_are_those_of_the_pages_of_results(page: str) -> None:
+    names = ("beyond", "contrast", "dense", "desk", "results", "shortcuts", "speed")
+    measured = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in names)
+    text = re.sub(r"^```.*?^```\n|`[^`\n]*`", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    numbers = set(re.findall(r"\d\.\d+", re.sub(r"Python 3\.\d+|Apache-2\.0|± \S+", "", text)))
+    assert len(numbers) > 4
+    assert {number for number in numbers if number not in measured} == set()
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +192,7 @@ def test_site_works_from_disk(browser: Browser, site: Path, width: int, scheme: 
     page.on("console", lambda message: text.append(message.text))
     page.on("pageerror", lambda error: text.append(str(error)))
     page.on("request", lambda request: requested.append(request.url))
-    for name in ("dense.html", "methods/asd.html", "faq.html", "index.html"):
+    for name in ("dense.html", "methods/asd.html", "choose.html", "index.html"):
         page.goto((site / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert page.evaluate("[...document.images].every(e => e.complete && e.naturalWidth > 0)"), name
