@@ -86,6 +86,7 @@ FEW = {
     "--task": SCENES,
     "cues-seg": SCENES,
     "recipe.toml": [*OWN, "student.name=cnn-2-16"],
+    "runs/photos-test_resnet-cnn-2-16/recipe.toml": OWN,
     "--data": OWN,
 }
 # the beginning of a line → further words, before its own, which win
