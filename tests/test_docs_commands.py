@@ -39,11 +39,7 @@ NOT = {
     "--engine ray": "a cluster: tests/experiments/test_ray_engine.py::test_a_node_dies_and_every_run_ends_once",
     "torchrun --nnodes": "tests/training/test_two_processes.py::test_two_machines_equal_two_processes_of_one",
     "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_equal_one",
-    "srun ": "Slurm, which has not been tried",
-    "#SBATCH": "Slurm",
-    "#!/bin/bash": "the head of a Slurm script",
-    "export RAY_ADDRESS": "Slurm",
-    "sleep": "waits",
+    "#SBATCH": "Slurm, which has not been tried",
     "python examples/": "tests/test_examples.py::test_an_example_runs",
     "torchrun --nproc-per-node 2 examples": "tests/test_examples.py::test_two_processes",
     "dinov2": "downloads: tests/training/test_unlabelled_runs.py::test_published_weights_come_from_the_hub",
@@ -90,6 +86,7 @@ FEW = {
     "--task": SCENES,
     "cues-seg": SCENES,
     "recipe.toml": [*OWN, "student.name=cnn-2-16"],
+    "runs/photos-test_resnet-cnn-2-16/recipe.toml": OWN,
     "--data": OWN,
 }
 # the beginning of a line → further words, before its own, which win
@@ -266,9 +263,11 @@ def further(name: str) -> None:
                 for at in range(4):
                     picture(Path("data", folder, wnid, f"{at}.jpg"))
         picture(Path("data/texture-vs-shape/stimuli/style-transfer-preprocessed-512/cat/cat1-bird2.png"))
-        for folder in ("sketch", "rain"):
+        for folder in ("sketches", "rainy"):
             for name in ("A", "e", "zebra", cat):  # of cues, in small letters, of no student; of P11
-                picture(Path("photos", folder, name, "0.png"))
+                picture(Path(folder, name, "0.png"))
+    if name == "README.md":
+        picture(Path("sketches/bee/0.png"))
 
 
 def test_every_line_that_is_not_run_is_on_a_page_and_its_test_is_there() -> None:

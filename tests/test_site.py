@@ -106,6 +106,8 @@ def test_a_new_card_joins_the_navigation(tmp_path: Path) -> None:
         "Methods": ["methods/index.md", "methods/new.md", "methods/kd.md", "methods/asd.md"]
     }
     assert with_cards({"Home": "index.md"}, tmp_path) == {"Home": "index.md"}
+    nested = with_cards({"Reference": ["runs.md", {"Methods": "methods/*"}]}, tmp_path)["Reference"]
+    assert nested == ["runs.md", with_cards({"Methods": "methods/*"}, tmp_path)]
 
 
 def test_links_out_of_the_docs_lead_to_the_repository(pages: dict[str, Page]) -> None:
@@ -160,14 +162,34 @@ def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
     assert not re.search(r"\$[^$\n]+\$|```mermaid", prose), "nothing here draws formulas or graphs: write Unicode"
 
 
-def test_faq_answers_have_links_and_numbers_of_other_pages() -> None:
-    faq = (DOCS / "faq.md").read_text(encoding="utf-8")
-    pages = [ROOT / "README.md", *(path for name, path in SOURCES.items() if name != "faq.html")]
-    rest = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    assert {number for number in re.findall(r"\d+\.\d+", faq) if number not in rest} == set()
-    answers = re.split(r"^### .*\n", re.sub(r"^## .*\n", "", faq, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
-    assert len(answers) > 20
-    assert [answer for answer in answers if ".md" not in answer] == []
+def test_scores_in_short_are_those_of_the_pages_of_results() -> None:
+    names = ("desk", "results", "shortcuts", "speed")
+    measured = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in names)
+    text = re.sub(r"^```.*?^```\n|`[^`\n]*`", "", (DOCS / "choose.md").read_text(encoding="utf-8"), flags=re.M | re.S)
+    numbers = set(re.findall(r"\b\d\.\d+", text.replace("Apache-2.0", "")))
+    assert len(numbers) > 4
+    assert {number for number in numbers if number not in measured} == set()
+
+
+def test_rows_of_the_readme_are_those_of_the_tables_that_the_report_made() -> None:
+    rows = {
+        "`ce`": "ce",
+        "`kd`": "kd",
+        "`asd`": "asd",
+        "recommended": "contrast+hint",
+        "no early": "contrast+hint-weak",
+    }
+    shown = dict(re.findall(r"^\| student, (.*?) \|(.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
+    for word, method in rows.items():
+        table = "shortcuts/weak.md" if "hint" in method else "desk/desk-cues.md"
+        (found,) = [scores for name, scores in shown.items() if word in name]
+        made = re.search(
+            rf"^\| {re.escape(method)} \| 5 \|(.*)$", (DOCS / "results" / table).read_text(encoding="utf-8"), re.M
+        )
+        assert made
+        numbers = [[float(number) for number in re.findall(r"\d\.\d+", line)] for line in (found, made[1])]
+        assert len(numbers[0]) == 6
+        assert numbers[0] == pytest.approx(numbers[1][:6], abs=0.0055), method
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +212,7 @@ def test_site_works_from_disk(browser: Browser, site: Path, width: int, scheme: 
     page.on("console", lambda message: text.append(message.text))
     page.on("pageerror", lambda error: text.append(str(error)))
     page.on("request", lambda request: requested.append(request.url))
-    for name in ("dense.html", "methods/asd.html", "faq.html", "index.html"):
+    for name in ("dense.html", "methods/asd.html", "choose.html", "index.html"):
         page.goto((site / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert page.evaluate("[...document.images].every(e => e.complete && e.naturalWidth > 0)"), name

@@ -65,8 +65,10 @@ def _is_text(output: dict[str, Any]) -> bool:
 
 
 def _with_cards(entry: Any, docs: Path) -> Any:
-    if not (isinstance(entry, dict) and CARDS in entry.values()):
+    if not isinstance(entry, dict):
         return entry
+    if CARDS not in entry.values():
+        return {title: [_with_cards(e, docs) for e in v] if isinstance(v, list) else v for title, v in entry.items()}
     index = (docs / "methods" / "index.md").read_text(encoding="utf-8")
     cards = dict.fromkeys(["index.md", *re.findall(r"\((\w+\.md)\)", index)])
     return {title: [f"methods/{card}" for card in cards] for title in entry}

@@ -73,7 +73,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 def test_every_block_of_the_docs_page_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["sh", "py", "py", "py", "sh", "toml", "sh"]
+    assert [kind for kind, _ in blocks] == ["sh", "py", "py", "py", "toml", "sh"]
     monkeypatch.chdir(tmp_path)
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16", "teacher.keep=[15]"]
     here = Session(Path("runs"), execution=session.execution, quiet=True)
