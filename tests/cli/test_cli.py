@@ -32,7 +32,8 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     assert all(row["seeds"] == 2 for row in report["rows"])
     assert Path(report["page"]).is_file()
     assert (here / "runs/tiny/table.md").is_file()
-    rewound = asd("rewind", taught["hash"], "--epochs", "1", "--threads", "1")
+    rewound = asd("rewind", taught["hash"], "--threads", "1")
+    assert rewound["states"][-1]["epoch"] == 1  # not ten, for a teacher of two
     again = asd(
         "distill", str(tiny), "--method", "asd", "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound"
     )

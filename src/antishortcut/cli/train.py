@@ -140,7 +140,9 @@ def teach(
 @options.with_execution(*options.STUDENT_ONLY)
 def rewind(
     teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
-    epochs: Annotated[int | None, Option(min=1, help="Or iterations, as the teacher's [default: 10 epochs].")] = None,
+    epochs: Annotated[
+        int | None, Option(min=1, help="Or iterations, as the teacher's [default: a 24th of them].")
+    ] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     as_json: JsonOption = False,
@@ -154,7 +156,7 @@ def rewind(
     run, _ = folder.read()
     if run.kind not in ("teach", "imported") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
-    epochs = rewind_length(run.iterations) if epochs is None else epochs
+    epochs = rewind_length(run.epochs or run.iterations) if epochs is None else epochs
     rate = 0.05 if run.optim.name == "sgd" else run.optim.lr  # the paper's is SGD's
     runs = folder.path.resolve().parent.parent
     session = options.open_session(runs, data_root, False, **execution)
