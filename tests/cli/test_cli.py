@@ -27,6 +27,11 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     for entry in scored["runs"]:
         assert set(entry["scores"]) == {"iid", "conflict", "uncorrelated", "mechanism"}
         assert set(entry["scores"]["mechanism"]["values"]) == {"raw", "aligned"}
+    shown = invoke("evaluate", *folders, "--on", "clean").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "projection" not in shown  # which was scored, and not asked for
+    assert "conflict (100 images)" in shown
+    assert all(f"│ {Path(folder).name} " in shown for folder in folders)  # runs are rows
     report = asd("report", "runs/tiny")
     assert {row["method"] for row in report["rows"]} == {"kd", "asd"}
     assert all(row["seeds"] == 2 for row in report["rows"])

@@ -163,7 +163,7 @@ def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence
         numeric = any(isinstance(row[number], int | float) for row in rows)
         shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(printable(_cell(value))) for value in row))
+        shown.add_row(*(Text(printable(cell(value))) for value in row))
     Console().print(shown)
 
 
@@ -175,7 +175,7 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
         table(title, {key: key for key in rows[0]}, rows)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
