@@ -25,7 +25,7 @@ from antishortcut.api.arguments import (
 from antishortcut.api.audit_input import PAGE as PAGE
 from antishortcut.api.scoring import eval_context, numbers, own_sets, score_also, score_run
 from antishortcut.api.student import Audit, Student
-from antishortcut.config.recipe import ModelSettings, load_recipe
+from antishortcut.config.recipe import ModelSettings, load_recipe, recipe_from
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_dir
 from antishortcut.progress import first_process, one_line_warnings
@@ -96,8 +96,10 @@ def distill(
         request = planning.pair_request(**objects.named(pair, session, words), unlabelled=unlabelled)
         suite = planning.folder_name(suite or request.name)
         recipe, _, method = planning.plan(request, session, suite, _lasting(words), method, write=True, own=own)
-    elif unlabelled or any(value is not None for value in pair.values()):
+    elif unlabelled or any(value is not None for key, value in pair.items() if key != "epochs"):
         raise UserError(planning.EITHER)
+    elif epochs is not None:
+        words = [*words, *planning.student_length(load_recipe(str(recipe), _lasting(words)), epochs)]
     if method is None:
         method = planning.recommended(load_recipe(str(recipe), _lasting(words)), session)
     settings = load_recipe(str(recipe), _overrides(words, method))
@@ -111,7 +113,7 @@ def distill(
     path = Path(recipe) if planned else None
     settings = planning.dialled(settings, session, budget, frontier, bool(via) or generations > 1, path, **names)
     run = distill_recipe(settings, session, **names, **chain)
-    if planned:
+    if planned or planning.is_planned(Path(recipe), runs):
         planning.score_student(run, session, execution.get("device", "auto"))
     result = Student(run.folder(runs), session=session)
     if own and first_process():
@@ -130,13 +132,15 @@ def plan(
     download: bool = False,
     **pair: Any,
 ) -> str:
-    """The recipe that `distill` would make of data, teacher, student and what belongs to them; nothing is written."""
+    """The recipe that `distill` would make of data, teacher, student and what belongs to them; and how long it takes; nothing is written."""
     if recipe is not None:
         raise UserError(planning.EITHER)
     session = open_session(Path(runs), _path(data_root), download)
     request = planning.pair_request(**pair)
     suite = planning.folder_name(suite or request.name)
-    return planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)[1]
+    path, text, chosen = planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)
+    planning.estimate(recipe_from(text, path, _overrides(words_of(set), chosen)), session, suite, chosen, 1, short=True)
+    return text
 
 
 @one_line_warnings()

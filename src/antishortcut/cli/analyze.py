@@ -105,6 +105,7 @@ def targets(
     states: Annotated[str, Option(help="Early states, comma-separated [default: all it kept].")] = "",
     strengths: Annotated[str, Option(help="Values of λ, comma-separated.")] = "0,0.25,0.5,1,2",
     data_root: RootOption = None,
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
@@ -118,6 +119,7 @@ def targets(
         values = []
     if not values or not all(0 <= value < math.inf for value in values):
         raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
+    options.use_hardware("cpu", threads)
     folder, screen = RunDir(teacher), console()
     sets = Session(Path("runs"), data_root).sets(folder.read()[0].data)
     names = options.split_names(states)

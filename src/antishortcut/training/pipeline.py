@@ -94,6 +94,8 @@ class Session:
 
     def _fit(self, run: Run) -> dict[str, Any]:
         run_dir, execution = RunDir(run.folder(self.runs)), self.execution
+        if run_dir.finished:
+            self.say_once(f"{run_dir.path}: already finished")
         if self.reuse and not run_dir.finished:
             self._copy_twin(run, run_dir)
         if is_finished(run_dir):
