@@ -211,9 +211,10 @@ def test_features_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
 
 def test_notes_on_wrong_files(tmp_path: Path) -> None:
     swapped = audited(tmp_path, network(c0=0.0), network())
-    assert "Were the files swapped?" in swapped["notes"][0]
+    assert "Check first mean and std (mean 0 0 0, std 1 1 1;" in swapped["notes"][0]
+    assert "files were swapped" in swapped["notes"][0]
     poor = audited(tmp_path, network(c0=-1.0, c1=-1.0, c2=-1.0), network(c0=-1.0, c1=-1.0, c2=-1.0, c4=0.0))
-    assert "no better than chance (33.3 %)" in poor["notes"][0]
+    assert "no better than chance (33.3 %). Check first mean and std" in poor["notes"][0]
     other = audit(network(classes=5), {"e": network(classes=5, c4=0.0)}, sets_of(), tmp_path)
     assert [row["accuracy"] for row in other["energy"]] == [None, None]
     assert "outputs are not the data’s classes" in other["notes"][0]
@@ -323,6 +324,35 @@ def test_audit_of_files(own: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_images_are_prepared_as_everywhere_and_the_audit_says_how(own: Path, refusal: Refusal) -> None:
+    (own / "nets.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes)\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), *head)\n"
+    )
+    for number, name in enumerate(("e.pt", "f.pt")):
+        torch.manual_seed(number)
+        torch.save(build("nets:net", 2).body.module.state_dict(), own / name)  # type: ignore[union-attr]
+    words = ("--final", "f.pt", "--early", "e.pt", "--model", "nets:net", "--data", "folder:own", "--threads", "1")
+    result = asd("audit", *words)
+    assert result["pixels"] == asd("check", "folder:own")["image_size"] == 32  # not 224
+    assert (result["mean"], result["std"]) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])  # ImageNet's
+    assert "32 × 32 pixels" in (own / "audit" / "audit.html").read_text()
+    shown = invoke("audit", *words, "--mean", "0.5,0.4,0.3", "--std", "0.2,0.2,0.2", "--set", "data.image_size=24")
+    assert "images: 24 × 24 pixels (mean 0.5 0.4 0.3, std 0.2 0.2 0.2)" in shown.stdout
+    by_set = asd("audit", *words, "--set", "teacher.mean=[0.5, 0.4, 0.3]", "--image-size", "24")
+    assert (by_set["mean"], by_set["pixels"]) == ([0.5, 0.4, 0.3], 24)
+    for message, more in {
+        "teacher.mean.0: Input should be a valid number": ("--mean", "a,b,c"),
+        "teacher.std.2: Field required": ("--std", "1,1"),
+        "unknown setting 'teacher.means'": ("--set", "teacher.means=[1, 1, 1]"),
+        "--set optim.lr: an audit has data.KEY": ("--set", "optim.lr=1"),
+    }.items():
+        assert message in refusal("audit", *words, *more)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_audit_of_a_timm_model(own: Path) -> None:
     early = saved(own / "e.pt", "timm:test_resnet")
     state = torch.load(early, weights_only=True)
@@ -359,6 +389,21 @@ def test_audit_of_a_teacher_folder_and_its_student(recipe: Recipe, session: Sess
         ((home, "--student", home), "is not a finished student"),
     ):
         assert message in refusal("audit", "--teacher", *words)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_audit_of_the_folder_of_a_teacher_that_was_given(
+    recipe: Recipe, session: Session, here: Path, refusal: Refusal
+) -> None:
+    """Its early state is called early, not 15%."""
+    files = [saved(here / "e.pt", "cnn-4-16", classes=10), saved(here / "f.pt", "cnn-4-16", zeroed=5, classes=10)]
+    given = {"final": str(files[1]), "early": str(files[0])}
+    teacher = teach(recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update=given)}), session)
+    result = asd("audit", "--teacher", teacher.folder(session.runs), "--limit", "50", "--threads", "1")
+    assert result["early"] == "early"
+    given["early"] = "weak"
+    teacher = teach(recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update=given)}), session)
+    assert "has its final state alone" in refusal("audit", "--teacher", teacher.folder(session.runs))
 
 
 class Code:

@@ -27,12 +27,18 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     for entry in scored["runs"]:
         assert set(entry["scores"]) == {"iid", "conflict", "uncorrelated", "mechanism"}
         assert set(entry["scores"]["mechanism"]["values"]) == {"raw", "aligned"}
+    shown = invoke("evaluate", *folders, "--on", "clean").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "projection" not in shown  # which was scored, and not asked for
+    assert "conflict (100 images)" in shown
+    assert all(f"│ {Path(folder).name} " in shown for folder in folders)  # runs are rows
     report = asd("report", "runs/tiny")
     assert {row["method"] for row in report["rows"]} == {"kd", "asd"}
     assert all(row["seeds"] == 2 for row in report["rows"])
     assert Path(report["page"]).is_file()
     assert (here / "runs/tiny/table.md").is_file()
-    rewound = asd("rewind", taught["hash"], "--epochs", "1", "--threads", "1")
+    rewound = asd("rewind", taught["hash"], "--threads", "1")
+    assert rewound["states"][-1]["epoch"] == 1  # not ten, for a teacher of two
     again = asd(
         "distill", str(tiny), "--method", "asd", "--set", f"teacher.early={rewound['hash']}/final", "--name", "rewound"
     )

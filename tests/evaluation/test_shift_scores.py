@@ -57,6 +57,9 @@ def test_corruption_errors_equal_a_loop(folder: RunDir, context: EvalContext, tm
             assert score["errors"][name][severity - 1] == pytest.approx(float(wrong.float().mean()))
     values = score["values"]
     assert values["mce"] == pytest.approx(np.mean([errors[4] for errors in score["errors"].values()]))
+    shown = " ".join(invoke("evaluate", folder.path, "--on", "corruptions").stdout.replace("│", " ").split())
+    assert "error" in shown
+    assert all(word in shown for word in ("severity", "(mCE)", "severities"))
     assert values["mce_all"] == pytest.approx(np.mean(list(score["errors"].values())))
     assert values["noise"] == pytest.approx(np.mean([score["errors"][name][4] for name in made.GROUPS["noise"]]))
     assert values["clean_error"] == pytest.approx(1 - folder.result()["last"]["accuracy"])
@@ -171,6 +174,10 @@ def test_cue_conflict_stimuli(folder: RunDir, context: EvalContext, tmp_path: Pa
     score = evaluate(folder, context, ["cue-conflict"])["cue-conflict"]
     assert score["count"] == 4
     assert score["values"]["by_shape"] + score["values"]["by_texture"] == pytest.approx(1.0)  # only two categories
+    shown = invoke("evaluate", folder.path, "--on", "cue-conflict", "--at", f"cue-conflict={place}").stdout
+    assert "cue-conflict (given, 4 images)" in shown
+    assert "cue-conflict: cat = A, E; dog = H, J\n" in shown
+    assert "4 stimuli scored, left out: 0 of categories without a class, 0 not in conflict" in shown
 
 
 def test_a_folder_that_is_not_there_is_an_error(folder: RunDir, context: EvalContext, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, 
     assert groups[-3:] == ["groups", "attack", "mechanism aligned"]
     assert [name for name in table.columns if name.startswith("corruptions")] == [
         "corruptions mce",
+        "corruptions mce_all",
         "corruptions mce_relative",
     ]
     assert "corruptions texture_all" in table.sets()["corruptions"]
@@ -99,6 +100,7 @@ def test_the_change_of_the_projection_is_against_kd_of_the_same_seed(tmp_path: P
 def test_columns_by_whole_name_or_by_end() -> None:
     names = ["last", "conflict accuracy", "iid accuracy", "folder rain accuracy", "corruptions mce"]
     assert select_columns(" mce , last,mce", names) == ["corruptions mce", "last"]
+    assert select_columns("corruptions error at severity 5 (mCE)", names) == ["corruptions mce"]  # as tables head it
     assert select_columns("rain accuracy", names) == ["folder rain accuracy"]
     for required, text in (
         ("lost", "did you mean 'last'"),
@@ -120,9 +122,28 @@ def test_chosen_columns_are_those_of_rows_and_texts(suite: tuple[Path, ResultTab
     }
     write_markdown(short, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
-    assert "| method | seeds | last ↑ | conflict accuracy ↑ | corruptions mce ↓ |" in text
-    assert "corruptions: generated images." in text
+    assert "| method | seeds | last ↑ | conflict accuracy ↑ | corruptions error at severity 5 (mCE) ↓ |" in text
+    assert "corruptions: generated, 900 images." in text
     assert "stylized" not in text
+
+
+def test_the_best_is_marked_over_the_same_seeds_and_enough_images(tmp_path: Path) -> None:
+    """kd has an easy third seed that asd lacks, few a good score on few images."""
+    for name, scores in {"kd": (0.4, 0.5, 0.9), "asd": (0.5, 0.6), "few": (0.45, 0.55)}.items():
+        for seed, value in enumerate(scores, start=1):
+            folder = student(tmp_path / f"{name}-s{seed}", name, seed, value)
+            score(folder, "iid", {"accuracy": value})
+            score(folder, "cue-conflict", {"accuracy": value}, count=99, source="given")
+    table = ResultTable(collect(tmp_path))
+    assert table.cells["kd"]["iid accuracy"].mean > table.cells["asd"]["iid accuracy"].mean
+    assert {method: str(mark) for method, mark in table.marks("iid accuracy").items()} == {
+        "kd": "", "asd": "★▲*", "few": "▲*",
+    }  # fmt: skip
+    assert table.best("cue-conflict accuracy") == set()
+    write_markdown(table, tmp_path / "table.md")
+    text = (tmp_path / "table.md").read_text()
+    assert "cue-conflict: given, 99 images." in text
+    assert "over the seeds in common, of 100 images or more" in text
 
 
 def test_latex(suite: tuple[Path, ResultTable], tmp_path: Path) -> None:
@@ -130,9 +151,11 @@ def test_latex(suite: tuple[Path, ResultTable], tmp_path: Path) -> None:
     write_latex(table.select("last,mce,aligned projection"), tmp_path / "table.tex")
     text = (tmp_path / "table.tex").read_text()
     assert r"\begin{tabular}{lrrrr}" in text
-    assert r" &  & \multicolumn{1}{c}{training} & \multicolumn{1}{c}{corruptions (generated)} &" in text
+    assert r" &  & \multicolumn{1}{c}{training} & \multicolumn{1}{c}{corruptions (generated, 900)} &" in text
     assert r"\cmidrule(lr){3-3} \cmidrule(lr){4-4} \cmidrule(lr){5-5}" in text
-    assert r"method & seeds & last $\uparrow$ & mCE $\downarrow$ & on shortcut directions \\" in text
+    assert (
+        r"method & seeds & last $\uparrow$ & error at severity 5 (mCE) $\downarrow$ & on shortcut directions \\" in text
+    )
     assert r"\textless{}script\textgreater{}alert(1)\textless{}/script\textgreater{} & 2 & \textbf{0." in text
     assert "% mechanism aligned projection: a random direction has 0.250" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]

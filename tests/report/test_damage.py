@@ -126,7 +126,7 @@ def test_runs_scored_on_different_images_are_told_apart(tmp_path: Path) -> None:
     page = shown(collect(tmp_path))
     assert "The images of stylized come from different places for all runs" in page
     assert "The images of stylized are not the same for all runs" in page
-    assert "official / generated images" in page
+    assert "official / generated, 900 images" in page
 
 
 def test_long_logs_are_read_in_part_and_evaluations_whole(tmp_path: Path) -> None:

@@ -151,6 +151,18 @@ def test_a_teacher_with_nothing_to_hand_down(tmp_path: Path) -> None:
     )
 
 
+def test_a_teacher_near_chance_is_said_of_ordinary_images_and_of_every_feared_set(tmp_path: Path) -> None:
+    teacher(tmp_path, iid=0.12, conflict=0.5, uncorrelated=0.11)
+    folder = scored(tmp_path, "asd", 1, 0.9, 0.3)
+    score(folder, "uncorrelated", {"accuracy": 0.3})
+    write_json(folder.path / "result.json", read_json(folder.path / "result.json") | {"classes": list("ABCDEFGHIJ")})
+    lines = [line for line in summarise(tmp_path / "P2") if "nothing can be handed down" in line]
+    assert lines == [
+        "Its teacher is hardly better than chance on ordinary images (10 %): nothing can be handed down.",
+        "Its teacher is hardly better than chance when the texture is random (10 %): nothing can be handed down.",
+    ]
+
+
 def test_a_teacher_whose_states_are_one(tmp_path: Path) -> None:
     teacher(tmp_path, iid=0.97, conflict=0.56, iid_early=0.968, conflict_early=0.558)
     scored(tmp_path, "asd", 1, 0.9, 0.3)

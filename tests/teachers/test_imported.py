@@ -218,8 +218,36 @@ def test_exchanged_files_are_noticed(
     session.quiet = False
     teach(imported(recipe, files[1], files[0]), session)
     message = " ".join(capsys.readouterr().err.split())
-    assert "The early state has the better accuracy: are " in message
+    assert "The early state has the better accuracy. Check first teacher.mean and teacher.std (0.5071 0.4867" in message
     assert "last.pt and" in message
+
+
+def test_a_given_early_state_that_is_the_better_one_stops_until_forced(
+    recipe: Recipe, session: Session, files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swapped = imported(recipe, files[1], files[0])
+    for _ in range(2):  # also where the teacher is there already
+        with pytest.raises(
+            UserError, match=r"T_early \(early\) has the better accuracy.*teacher.mean .* first.*--force"
+        ):
+            student(swapped, session)
+    assert not (session.runs / "own").exists()
+    student(swapped, session, "kd")  # has no early state
+    session.execution = CPU.model_copy(update={"force": True})
+    session.quiet = False
+    student(swapped, session)
+    assert "Note: T_early (early) has the better accuracy" in " ".join(capsys.readouterr().err.split())
+    session.execution = CPU
+    student(swapped, session)  # finished
+
+
+def test_a_rewound_state_that_is_the_better_one_is_noticed(
+    recipe: Recipe, session: Session, files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.quiet = False
+    student(imported(recipe, files[1], "rewind", "teacher.rewind_epochs=6", "optim.batch=16"), session)
+    message = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"Note: T_early \(\w+/final\) has the better accuracy, 0\.\d+ against 0\.\d+ of T_final", message)
 
 
 def test_classes_in_another_order_are_noticed(
@@ -233,4 +261,4 @@ def test_classes_in_another_order_are_noticed(
     for file, noticed in (("rolled.pt", True), ("last.pt", False)):
         teach(imported(recipe, tmp_path / file), session)
         message = " ".join(capsys.readouterr().err.split())
-        assert ("are its classes in the order of yours" in message) is noticed
+        assert ("or its classes in another order than yours" in message) is noticed

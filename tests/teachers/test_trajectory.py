@@ -164,6 +164,16 @@ def test_a_lost_manifest_is_named(
     )
 
 
+def test_files_are_named_by_their_state_as_snapshots_names_them(taught: Taught) -> None:
+    trajectory = taught[2]
+    assert {entry["labels"][0]: entry["file"] for entry in trajectory.entries} == {
+        **{label: f"{label}.safetensors" for label in ("2%", "10%", "20%", "30%", "50%", "75%")},
+        "100%": "final.safetensors",
+    }
+    for entry in trajectory.entries:
+        assert (trajectory.folder.snapshots / entry["file"]).is_file()
+
+
 def test_a_rewound_teacher_is_an_early_state(taught: Taught) -> None:
     recipe, session, _ = taught
     rewound = rewind(teach(recipe, session), 1, 0.05, session)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ def test_lengths_in_iterations_and_values_of_any_type(tmp_path: Path) -> None:
     assert (recipe.iterations, recipe.epochs, recipe.title) == (120, 0, "2024-01-01")
     assert (recipe.optim.warmup, recipe.methods["asd"]["warmup"]) == (6.0, 10.0)
     assert recipe.teacher.rewind_lr == recipe.optim.lr  # not SGD's
+    assert recipe.teacher.rewind_epochs == 5
+    short = replace(request, epochs=2)
+    assert recipe_from(to_toml(plan_recipe(short, None, {}), ""), tmp_path).teacher.rewind_epochs == 1
 
 
 def test_masks_get_their_augmentation(tmp_path: Path) -> None:

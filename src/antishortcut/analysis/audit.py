@@ -82,6 +82,11 @@ def audit(
         "fingerprint": sets.fingerprint,
         "classes": len(sets.classes),
         "training_images": len(train_images),
+        "pixels": final.size or sets.image_size,
+        **{
+            key: [round(x, 4) for x in value.flatten().tolist()]
+            for key, value in (("mean", final.mean), ("std", final.std))
+        },
         "limits": {"abandoned": LEFT, "grown": GROWN},
         "early": early,
         **measured,

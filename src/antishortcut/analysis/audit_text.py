@@ -22,10 +22,15 @@ def notes(audit: Tree) -> Iterator[str]:
     elif final <= chance + 2 * math.sqrt(chance * (1 - chance) / count) and audit["classes"] > 1:
         yield (
             f"T_final classifies {share(final)} of these images correctly, no better than chance ({share(chance)}). "
-            "Check the file, the model, its normalisation and the order of the classes."
+            f"Check first mean and std ({normalisation(audit)}; --mean and --std change them), then the image size, "
+            "the file, the model and the order of the classes."
         )
     if early is not None and final is not None and early > final:
-        yield f"T_early is more accurate than T_final ({share(early)} against {share(final)}). Were the files swapped?"
+        yield (
+            f"T_early is more accurate than T_final ({share(early)} against {share(final)}). Check first mean and std "
+            f"({normalisation(audit)}; --mean and --std change them), then the image size ({audit['pixels']} pixels), "
+            "then if the files were swapped."
+        )
     if audit["moved"]["size"] is None:
         yield "T_final’s features are zero for all these images, so what it uses cannot be measured."
     elif audit["moved"]["size"] == 0:
@@ -58,6 +63,8 @@ def findings(audit: Tree) -> list[dict[str, str]]:
 def _moved(audit: Tree) -> Iterator[Finding]:
     early, final = (share(_state(audit, name)["accuracy"]) for name in (audit["early"], "final"))
     moved = audit["moved"]
+    means = "What the model was shown. Wrong ones make every number here wrong: --image-size, --mean, --std."
+    yield "images", f"{audit['pixels']} × {audit['pixels']} pixels", normalisation(audit), means
     means = "Share of the images that T_early and T_final classify correctly; it shows if the right files were read."
     yield "accuracy", f"{early} → {final}", f"chance {share(1 / audit['classes'])}", means
     means = "Mean squared distance between an image’s early and final features, relative to their final squared length."
@@ -161,6 +168,10 @@ def _held_out(audit: Tree) -> Tree | None:
 def _state(audit: Tree, name: str) -> Tree:
     row: Tree = next(row for row in audit["energy"] if row["state"] == name)
     return row
+
+
+def normalisation(audit: Tree) -> str:
+    return ", ".join(f"{key} {' '.join(f'{value:g}' for value in audit[key])}" for key in ("mean", "std"))
 
 
 def number(value: float | None) -> str:

@@ -25,7 +25,7 @@ from antishortcut.api.arguments import (
 from antishortcut.api.audit_input import PAGE as PAGE
 from antishortcut.api.scoring import eval_context, numbers, own_sets, score_also, score_run
 from antishortcut.api.student import Audit, Student
-from antishortcut.config.recipe import load_recipe
+from antishortcut.config.recipe import ModelSettings, load_recipe, recipe_from
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_dir
 from antishortcut.progress import first_process, one_line_warnings
@@ -96,8 +96,10 @@ def distill(
         request = planning.pair_request(**objects.named(pair, session, words), unlabelled=unlabelled)
         suite = planning.folder_name(suite or request.name)
         recipe, _, method = planning.plan(request, session, suite, _lasting(words), method, write=True, own=own)
-    elif unlabelled or any(value is not None for value in pair.values()):
+    elif unlabelled or any(value is not None for key, value in pair.items() if key != "epochs"):
         raise UserError(planning.EITHER)
+    elif epochs is not None:
+        words = [*words, *planning.student_length(load_recipe(str(recipe), _lasting(words)), epochs)]
     if method is None:
         method = planning.recommended(load_recipe(str(recipe), _lasting(words)), session)
     settings = load_recipe(str(recipe), _overrides(words, method))
@@ -111,7 +113,7 @@ def distill(
     path = Path(recipe) if planned else None
     settings = planning.dialled(settings, session, budget, frontier, bool(via) or generations > 1, path, **names)
     run = distill_recipe(settings, session, **names, **chain)
-    if planned:
+    if planned or planning.is_planned(Path(recipe), runs):
         planning.score_student(run, session, execution.get("device", "auto"))
     result = Student(run.folder(runs), session=session)
     if own and first_process():
@@ -130,13 +132,15 @@ def plan(
     download: bool = False,
     **pair: Any,
 ) -> str:
-    """The recipe that `distill` would make of data, teacher, student and what belongs to them; nothing is written."""
+    """The recipe that `distill` would make of data, teacher, student and what belongs to them; and how long it takes; nothing is written."""
     if recipe is not None:
         raise UserError(planning.EITHER)
     session = open_session(Path(runs), _path(data_root), download)
     request = planning.pair_request(**pair)
     suite = planning.folder_name(suite or request.name)
-    return planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)[1]
+    path, text, chosen = planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)
+    planning.estimate(recipe_from(text, path, _overrides(words_of(set), chosen)), session, suite, chosen, 1, short=True)
+    return text
 
 
 @one_line_warnings()
@@ -222,6 +226,9 @@ def audit(
     embedding: str | None = None,
     classes: int | None = None,
     image_size: int | None = None,
+    mean: str | Sequence[float] | None = None,
+    std: str | Sequence[float] | None = None,
+    set: Words = (),
     set_name: str | None = None,
     limit: int = 5000,
     device: str = "auto",
@@ -229,10 +236,10 @@ def audit(
 ) -> Audit:
     """Audit a model: from two checkpoints and images, which directions training abandoned, and how sure.
 
-    final and early may be modules, data a Dataset or DataLoader; they are then written below runs.
+    final and early may be modules, data a Dataset or DataLoader; they are then written below runs. mean, std: what the
+    model's images are normalised by. set: data.KEY, teacher.KEY (of the model) and student.KEY, as in a recipe.
     """
     from antishortcut.analysis.audit import audit as measure
-    from antishortcut.data import open_sets
     from antishortcut.training.auto_recipe import data_name
 
     try:
@@ -243,22 +250,28 @@ def audit(
     device, out, root = use_hardware(device, threads), Path(out), _path(data_root)
     given = list(early) if isinstance(early, list | tuple) else [] if early is None else [early]
     audit_input.clear(out)
-    last, states, network, images = objects.audited(final, given, model, data, open_session(Path(runs), root, False))
+    session, words = open_session(Path(runs), root, False), words_of(set)
+    last, states, network, images = objects.audited(final, given, model, data, session)
+    learner: ModelSettings | None = None if student_model is None else ModelSettings(name=student_model)
     if teacher is not None:
-        if any(value is not None for value in (last, network, images, embedding, classes, image_size)):
+        described = (last, network, images, embedding, classes, image_size, mean, std, words or None)
+        if any(value is not None for value in described):
             raise UserError("--teacher brings its own model and data; leave out what describes them")
         case = audit_input.from_teacher(Path(teacher), states, root)
     elif last is None or not states or network is None or images is None:
         raise UserError("an audit needs --final, --early, --model and --data, or --teacher")
     else:
-        sets = open_sets(data_name(str(images)), root, image_size=image_size)
-        case = audit_input.from_files(network, Path(last), states, sets, embedding, classes)
+        built = {"embedding": embedding, "mean": _colour(mean), "std": _colour(std)}
+        own = {"data.image_size": image_size} | {f"teacher.{key}": value for key, value in built.items()}
+        settings = audit_input.settings_of(network, student_model, data_name(str(images)), root, own, words)
+        learner = None if student_model is None else settings.student
+        case = audit_input.from_files(settings.teacher, Path(last), states, session.sets(settings.data), classes)
     if student is not None or student_model is not None:
         path = student.path if isinstance(student, Student) else _path(student)
-        audit_input.add_student(case, path, student_model, classes)
-    trained, learner = case.networks.pop("final"), case.networks.pop("student", None)
+        audit_input.add_student(case, path, learner, classes)
+    trained, pupil = case.networks.pop("final"), case.networks.pop("student", None)
     with atomic_dir(out.resolve()) as work:  # a link may lead to another disk
-        choice: dict[str, Any] = {"early": case.early, "student": learner, "set_name": set_name, "limit": limit}
+        choice: dict[str, Any] = {"early": case.early, "student": pupil, "set_name": set_name, "limit": limit}
         result = measure(trained, case.networks, case.sets, work, **choice, device=device, quiet=False)
         result |= {"model": case.model, "files": case.files, "notes": [*case.notes, *result["notes"]]}
         write_page(result, work)
@@ -268,6 +281,11 @@ def audit(
 
 def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
+
+
+def _colour(values: str | Sequence[float] | None) -> list[str] | list[float] | None:
+    """One number a channel: 0.5,0.5,0.5 of the command, or a sequence."""
+    return values.split(",") if isinstance(values, str) else None if values is None else list(values)
 
 
 def _overrides(words: Sequence[str], method: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from antishortcut.api.arguments import find_run
+from antishortcut.api.arguments import find_run, words_of
+from antishortcut.config.recipe import ModelSettings, Recipe, TeacherSettings, setting, with_settings
+from antishortcut.config.schema import DataSettings
 from antishortcut.errors import UserError
 from antishortcut.fileio import recover_dir
 from antishortcut.run_dir import RunDir
@@ -43,7 +45,10 @@ def from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> Au
         raise UserError(f"{path} is not a finished teacher (asd teach makes one)")
     if len(early) > 1:
         raise UserError("with --teacher all its states are candidates; give --early once, for the one to look at")
-    requested = early[0] if early else run.early
+    if len(trajectory.entries) == 1:
+        raise UserError(f"{path} has its final state alone; an audit of files names an early one: --final, --early")
+    usual = run.early if trajectory.has(run.early) or not trajectory.has("early") else "early"  # that of a given file
+    requested = early[0] if early else usual
     chosen, last = trajectory.entry(requested), trajectory.entries[-1]
     if chosen is last:
         raise UserError(f"{path}: its final state cannot be the early one too; choose another with --early")
@@ -59,8 +64,28 @@ def from_teacher(path: Path, early: Sequence[str], data_root: Path | None) -> Au
     return case
 
 
+def settings_of(
+    model: str, student: str | None, data: str, root: Path | None, given: Mapping[str, Any], words: Sequence[str]
+) -> Recipe:
+    """What an audit of files is computed with: data.KEY and teacher.KEY of `words`, as in a recipe, then `given`."""
+    from antishortcut.data.inspect import open_finding, usual_side
+
+    for word in words:
+        if not (key := setting(word)[0]).startswith(("data.", "teacher.", "student.")):
+            raise UserError(
+                f"--set {key}: an audit has data.KEY, teacher.KEY of --model, student.KEY of --student-model"
+            )
+    pair = {"teacher": TeacherSettings(name=model), "student": ModelSettings(name=student or model)}
+    recipe = with_settings(Recipe(epochs=1, data=DataSettings(name=data), **pair), [*words, *words_of(given)])
+    if recipe.data.image_size is None:
+        finding = open_finding(data, root, seed=recipe.data.seed, options=recipe.data.options)
+        if finding.own:
+            recipe = with_settings(recipe, [f"data.image_size={usual_side(finding)}"])  # as asd check and asd distill
+    return recipe
+
+
 def from_files(
-    model: str, final: Path, early: Sequence[str], sets: DataSplits, embedding: str | None, classes: int | None
+    model: ModelSettings, final: Path, early: Sequence[str], sets: DataSplits, classes: int | None
 ) -> AuditInput:
     """Weights from files, all of one model: FILE or NAME=FILE."""
     paths: dict[str, Path] = {}
@@ -72,16 +97,16 @@ def from_files(
             raise UserError(f"--early {text}: {name!r} cannot name this state, or names another; write NAME=FILE")
         paths[name] = Path(file)
     states = {**paths, "final": final}
-    networks = {name: _load(model, path, sets, embedding, classes) for name, path in states.items()}
-    return AuditInput(model, sets, networks, {name: str(path) for name, path in states.items()}, next(iter(paths)))
+    networks = {name: _load(model, path, sets, classes) for name, path in states.items()}
+    return AuditInput(model.name, sets, networks, {name: str(path) for name, path in states.items()}, next(iter(paths)))
 
 
-def _load(model: str, path: Path, sets: DataSplits, embedding: str | None, classes: int | None) -> Network:
+def _load(model: ModelSettings, path: Path, sets: DataSplits, classes: int | None) -> Network:
     from antishortcut.models import build, load_weights
 
     if not path.is_file():
         raise UserError(f"no weights at {path}")
-    network = build(model, classes or len(sets.classes), image_size=sets.image_size, embedding=embedding)
+    network = build(model.name, classes or len(sets.classes), image_size=sets.image_size, **model.build_options)
     try:
         load_weights(network, path)
     except UserError as error:
@@ -92,7 +117,7 @@ def _load(model: str, path: Path, sets: DataSplits, embedding: str | None, class
     return network
 
 
-def add_student(case: AuditInput, path: Path | None, model: str | None, classes: int | None) -> None:
+def add_student(case: AuditInput, path: Path | None, model: ModelSettings | None, classes: int | None) -> None:
     """The student from weights and a model's name, or from its run folder."""
     from antishortcut.models import load_weights
     from antishortcut.teachers.trajectory import build_saved
@@ -102,7 +127,7 @@ def add_student(case: AuditInput, path: Path | None, model: str | None, classes:
     if path.is_dir() == (model is not None):
         raise UserError(f"--student {path}: a file of weights needs --student-model, a run folder knows its model")
     if model is not None:
-        case.networks["student"], case.files["student"] = _load(model, path, case.sets, None, classes), str(path)
+        case.networks["student"], case.files["student"] = _load(model, path, case.sets, classes), str(path)
         return
     folder = RunDir(path)
     run, _ = folder.read()

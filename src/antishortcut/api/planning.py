@@ -20,6 +20,7 @@ from antishortcut.config.recipe import (
     load_recipe,
     recipe_from,
     setting,
+    weak_length,
     weak_run,
     with_settings,
 )
@@ -218,14 +219,28 @@ def _start(model: Any) -> str:
     return "from scratch" + (" (no published weights at hand)" if hub else "")
 
 
+def is_planned(recipe: Path, runs: Path) -> bool:
+    """Whether a recipe lies beside the runs made from it, as those that were planned do."""
+    return recipe.name == "recipe.toml" and recipe.resolve().parent.parent == runs.resolve()
+
+
 def suite_of(recipe: Path, runs: Path) -> str:
     """The folder of a recipe's runs: its name, or where it lies if it was planned here."""
-    folder = recipe.resolve().parent
-    return folder.name if recipe.name == "recipe.toml" and folder.parent == runs.resolve() else recipe.stem
+    return recipe.resolve().parent.name if is_planned(recipe, runs) else recipe.stem
 
 
-def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int) -> None:
-    """Say how long it takes on this machine, from a few real steps, if that can be measured."""
+def student_length(recipe: Recipe, epochs: int) -> list[str]:
+    """Settings for a student of so many epochs whose teacher, and what is made of it, stay those of the recipe."""
+    if recipe.iterations:
+        raise UserError("this recipe counts iterations, not epochs; use --set iterations=N")
+    teacher = recipe.teacher
+    lengths = {"epochs": teacher.epochs or recipe.epochs, "rewind_epochs": teacher.rewind_epochs}
+    lengths["weak_epochs"] = teacher.weak_epochs or weak_length(recipe.epochs)
+    return [f"epochs={epochs}", *(f"teacher.{key}={length}" for key, length in lengths.items())]
+
+
+def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int, short: bool = False) -> None:
+    """Say how long it takes on this machine, from a few real steps, if that can be measured; short: also seconds."""
     import torch
 
     from antishortcut.experiments.benchmark import Stopwatch
@@ -239,7 +254,9 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         cost = measured_cost([job], session.runs, Stopwatch(execution))
     finally:
         torch.set_num_threads(threads)
-    if not cost.left_out and 60 * cost.hours > 1:
+    if short and not cost.left_out and 60 * cost.hours <= 1:
+        session.say("less than a minute here, reading of image files aside")
+    elif not cost.left_out and 60 * cost.hours > 1:
         span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
         again = "; trained three to five times to choose its strength, once with --set method.strength=0.25"
         again = again if method in DIALS and recipe.data.val_fraction else ""

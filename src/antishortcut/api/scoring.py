@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +17,48 @@ if TYPE_CHECKING:
     from antishortcut.types import DataSplits
 
 
-def flat_scores(scores: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """(set, score) → value."""
-    flat = {}
+def numbers(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """{set: {score: number}}."""
+    result: dict[str, dict[str, Any]] = {}
     for name, score in scores.items():
         source = f" ({score['source']})" if "source" in score else ""
         for key, value in score["values"].items():
             for inner, number in value.items() if isinstance(value, dict) else [("", value)]:
-                flat[name + source, f"{key} {inner}".strip()] = number
+                result.setdefault(name + source, {})[f"{key} {inner}".strip()] = number
+    return result
+
+
+def flat_scores(scores: dict[str, Any], asked: Container[str]) -> dict[tuple[str, str], Any]:
+    """(set with its source and number of images, score) → value, of the evaluations that were asked for."""
+    flat: dict[tuple[str, str], Any] = {}
+    for name, score in _asked(scores, asked):
+        count = f"{score['count']:,} images" if "count" in score else ""
+        more = ", ".join(filter(None, (score.get("source"), count)))
+        for values in numbers({name: {"values": score["values"]}}).values():
+            flat |= {(f"{name} ({more})" if more else name, key): value for key, value in values.items()}
     return flat
 
 
-def numbers(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """{set: {score: number}}."""
-    result: dict[str, dict[str, Any]] = {}
-    for (name, score), value in flat_scores(scores).items():
-        result.setdefault(name, {})[score] = value
-    return result
+def _asked(scores: dict[str, Any], asked: Container[str]) -> list[tuple[str, Any]]:
+    """Those of the final state; sets of the data themselves are of the evaluation "clean"."""
+    from antishortcut.evaluation import EVALUATIONS, FOLDER
+
+    def by(name: str) -> str:
+        return name if name in EVALUATIONS or name.startswith(f"{FOLDER} ") else "clean"
+
+    return [(name, score) for name, score in scores.items() if "@" not in name and by(name) in asked]
+
+
+def class_mapping(scores: dict[str, Any], asked: Container[str]) -> Iterator[str]:
+    """Which classes of the student count as which category of the stimuli, and how many of these were left out."""
+    for name, score in _asked(scores, asked):
+        facts = score.get("facts", {})
+        if "categories" in facts:
+            yield f"{name}: " + "; ".join(f"{key} = {', '.join(own)}" for key, own in facts["categories"].items())
+            left = (
+                f"{facts['without_category']:,} of categories without a class, {facts['no_conflict']:,} not in conflict"
+            )
+            yield f"{name}: {facts['images']:,} stimuli scored, left out: {left}"
 
 
 def score_run(

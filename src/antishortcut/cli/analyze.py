@@ -45,7 +45,10 @@ def audit(
     data_root: RootOption = None,
     embedding: Annotated[str | None, Option(help="Module whose output is the embedding [default: found].")] = None,
     classes: Annotated[int | None, Option(min=1, help="Outputs of the model [default: the data's classes].")] = None,
-    image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: the data's].")] = None,
+    image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: as asd check says].")] = None,
+    mean: Annotated[str | None, Option(help="Of the model's normalisation, like 0.485,0.456,0.406.")] = None,
+    std: Annotated[str | None, Option(help="The same, like 0.229,0.224,0.225.")] = None,
+    set_: options.SetOption = None,
     set_name: options.TestSetOption = None,
     limit: Annotated[int, Option(min=1, help="At most so many images of the test and of the training set.")] = 5000,
     device: DeviceOption = "auto",
@@ -54,7 +57,15 @@ def audit(
 ) -> None:
     """Audit your own model: from two checkpoints and images, which directions training abandoned, and how sure."""
     choice: dict[str, Any] = {"embedding": embedding, "classes": classes, "image_size": image_size}
-    choice |= {"set_name": set_name, "limit": limit, "device": device, "threads": threads}
+    choice |= {
+        "mean": mean,
+        "std": std,
+        "set": set_ or (),
+        "set_name": set_name,
+        "limit": limit,
+        "device": device,
+        "threads": threads,
+    }
     networks: dict[str, Any] = {"final": final, "early": early, "model": model, "teacher": teacher}
     networks |= {"student": student, "student_model": student_model}
     result = api.audit(data=data, data_root=data_root, out=out, **networks, **choice).result
@@ -94,6 +105,7 @@ def targets(
     states: Annotated[str, Option(help="Early states, comma-separated [default: all it kept].")] = "",
     strengths: Annotated[str, Option(help="Values of λ, comma-separated.")] = "0,0.25,0.5,1,2",
     data_root: RootOption = None,
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
@@ -107,6 +119,7 @@ def targets(
         values = []
     if not values or not all(0 <= value < math.inf for value in values):
         raise UserError(f"--strengths {strengths!r}: write numbers from 0 up, like 0.25,0.5,1")
+    options.use_hardware("cpu", threads)
     folder, screen = RunDir(teacher), console()
     sets = Session(Path("runs"), data_root).sets(folder.read()[0].data)
     names = options.split_names(states)

@@ -6,14 +6,18 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich.console import Console
 from typer import Argument, Option
 
 from antishortcut import api
-from antishortcut.api.scoring import flat_scores, score_run
+from antishortcut.api.scoring import class_mapping, flat_scores, score_run
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
 from antishortcut.errors import UserError, one_line, plural
+from antishortcut.evaluation import folder_score
 from antishortcut.report import build
+from antishortcut.report.table import words
+from antishortcut.report.text import folded
 from antishortcut.run_dir import RunDir
 
 FORMATS = (
@@ -64,10 +68,15 @@ def evaluate(
     if as_json:
         print_json({"runs": results})
         return
-    columns = [flat_scores(result["scores"]) for result in results]
-    keys = dict.fromkeys(key for column in columns for key in column)
-    heads = ["set", "score", *(one_line(Path(result["run"]).name) for result in results)]
-    table("scores", heads, [(*key, *(column.get(key) for column in columns)) for key in keys])
+    asked = {*names, *(folder_score(name) for name in own)}
+    scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], asked)) for result in results]
+    for group in dict.fromkeys(group for _, each in scored for group, _ in each):
+        keys = list(dict.fromkeys(key for _, each in scored for key in each if key[0] == group))
+        rows = [[run, *(options.cell(each.get(key)) for key in keys)] for run, each in scored]
+        for head, lines in folded(["run", *(words(score) for _, score in keys)], rows, Console().width):
+            table(group, head, lines)
+    for line in dict.fromkeys(line for result in results for line in class_mapping(result["scores"], asked)):
+        tell(line)
 
 
 def report(

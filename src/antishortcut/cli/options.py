@@ -97,6 +97,7 @@ DeviceOption = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 PrecisionOption = Annotated[str, Option(help="Of the student: 32-true, bf16-mixed, 16-mixed; auto: by device.")]
 ThreadsOption = Annotated[int, Option(help="CPU threads of each process, 0 for torch's default.")]
 
+FORCE = "Go on although the code of a network changed, or T_early is better than T_final."
 CACHE = "Cache the teachers' outputs on disk [default: in suites, if there is room]."
 
 # execution flag → its type and default; see `with_execution`
@@ -117,7 +118,7 @@ EXECUTION: dict[str, tuple[Any, Any]] = {
     "teacher_precision": (Annotated[str, Option(help="float32, bfloat16 or float16; auto: by device.")], "auto"),
     "teacher_compile": (Annotated[str, Option(help="on, off; auto: in long runs, if it is faster.")], "auto"),
     "compile": (Annotated[bool, Option("--compile", help="Compile the student (torch.compile).")], False),
-    "force": (Annotated[bool, Option("--force", help="Resume although the code of a network changed.")], False),
+    "force": (Annotated[bool, Option("--force", help=FORCE)], False),
 }
 STUDENT_ONLY = ("cache_teachers", "teacher_precision", "teacher_compile", "compile")
 Flags = dict[str, Any]
@@ -162,7 +163,7 @@ def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence
         numeric = any(isinstance(row[number], int | float) for row in rows)
         shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(printable(_cell(value))) for value in row))
+        shown.add_row(*(Text(printable(cell(value))) for value in row))
     Console().print(shown)
 
 
@@ -174,7 +175,7 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
         table(title, {key: key for key in rows[0]}, rows)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from antishortcut import api
-from antishortcut.api.planning import say_next
+from antishortcut.api.planning import EVALUATED, is_planned, say_next
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.config.recipe import LEVELS, Run, load_recipe, rewind_length
@@ -133,14 +134,20 @@ def teach(
     from antishortcut.training.pipeline import teach as teach_recipe
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
-    run = teach_recipe(settings, options.open_session(runs, data_root, download, **execution))
+    session = options.open_session(runs, data_root, download, **execution)
+    before = {path.parent for path in runs.glob("teachers/*/result.json")}
+    run = teach_recipe(settings, session)
+    if run.folder(runs) in before:
+        session.say(f"{run.folder(runs)}: already finished")
     _show_trajectory(RunDir(run.folder(runs)), as_json)
 
 
 @options.with_execution(*options.STUDENT_ONLY)
 def rewind(
     teacher: Annotated[Path, Argument(help="A teacher's folder, runs/teachers/<hash>, or its hash.")],
-    epochs: Annotated[int | None, Option(min=1, help="Or iterations, as the teacher's [default: 10 epochs].")] = None,
+    epochs: Annotated[
+        int | None, Option(min=1, help="Or iterations, as the teacher's [default: a 24th of them].")
+    ] = None,
     runs: RunsOption = Path("runs"),
     data_root: RootOption = None,
     as_json: JsonOption = False,
@@ -154,7 +161,7 @@ def rewind(
     run, _ = folder.read()
     if run.kind not in ("teach", "imported") or not folder.finished:
         raise UserError(f"{teacher} is not a finished teacher (asd teach makes one)")
-    epochs = rewind_length(run.iterations) if epochs is None else epochs
+    epochs = rewind_length(run.epochs or run.iterations) if epochs is None else epochs
     rate = 0.05 if run.optim.name == "sgd" else run.optim.lr  # the paper's is SGD's
     runs = folder.path.resolve().parent.parent
     session = options.open_session(runs, data_root, False, **execution)
@@ -172,7 +179,7 @@ def distill(
     student: options.ModelOption = None,
     final: Annotated[str | None, Option(help=FINAL)] = None,
     early: Annotated[str | None, Option(help=EARLY)] = None,
-    epochs: Annotated[int | None, Option(min=1, help="Without a recipe: length of training.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Length of training; with a recipe the student's alone.")] = None,
     pretrained: Annotated[bool | None, Option(help="Begin with published weights [default: if there are any].")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Without a recipe: show the plan and stop.")] = False,
     method: Annotated[str | None, Option(help=METHOD, autocompletion=options.methods)] = None,
@@ -213,6 +220,9 @@ def distill(
         tell("\n".join(summarise(folder.path.parent)))
     if recipe is None and not as_json:
         say_next(run, result.session)
+    elif not as_json and recipe is not None and not is_planned(Path(recipe), runs):
+        on = ",".join(EVALUATED if run.roles else EVALUATED[:1])
+        result.session.say(f"next: asd evaluate {shlex.quote(str(folder.path))} --on {on}   what the report shows")
 
 
 def _show_plan(text: str, as_json: bool) -> None:

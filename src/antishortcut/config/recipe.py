@@ -156,9 +156,9 @@ def teach_run(recipe: Recipe, fingerprint: str) -> Run:
     )
 
 
-def rewind_length(iterations: int) -> int:
-    """How long a teacher is rewound unless said: ten epochs, or as large a share of its iterations as 10 in 240."""
-    return max(round(min(iterations, LONGEST) / 24), 1) if iterations else 10
+def rewind_length(length: int) -> int:
+    """How long a teacher is rewound unless said: as large a share of the epochs or iterations as 10 in 240."""
+    return max(round(min(length, LONGEST) / 24), 1)
 
 
 def early_state(recipe: Recipe, teacher: Run, early: str | None = None) -> str:

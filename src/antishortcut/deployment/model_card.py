@@ -21,6 +21,7 @@ from antishortcut.teachers.trajectory import Trajectory
 COST = "cost"  # the evaluation of latency
 Scores = Mapping[str, Mapping[str, Any]]
 CardScore = tuple[str, str, float, Any, str]
+MECHANISM, SHOWN = "mechanism", ("cos_final", "cos_early", "projection", "projection_random")
 KINDS = {"miou": "mean_iou"}  # as the Hub calls metrics
 REUSED = (
     "its teacher's, used at inference: the student's last map → projector → mean → the teacher's linear layer, frozen; "
@@ -180,7 +181,11 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
     for name, score in scores.items():
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""
-        for key, value in (score["values"] if name != COST else {}).items():
+        values = score["values"] if name != COST else {}
+        if name == MECHANISM:  # the report has all
+            space = next((space for space in ("aligned", "raw") if space in values), "")
+            values = {space: {key: value for key, value in values.get(space, {}).items() if key in SHOWN}}
+        for key, value in values.items():
             inner = value if isinstance(value, dict) else {"": value}  # of the mechanism: measures by space
             for measure, number in inner.items():
                 if _is_number(number):

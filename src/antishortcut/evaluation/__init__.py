@@ -69,7 +69,7 @@ EVALUATIONS = {
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
         "corruption_scores.corruptions",
         {
-            **_metrics(False, mce="mCE", mce_all="mCE, all severities"),
+            **_metrics(False, mce="error at severity 5 (mCE)", mce_all="error over all severities"),
             **_metrics(False, mce_relative="relative mCE", mce_relative_5="relative mCE, severity 5"),
             **_metrics(False, "clean_error", *_KINDS, *(f"{kind}_all" for kind in _KINDS)),
         },

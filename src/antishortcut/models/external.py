@@ -9,7 +9,7 @@ from antishortcut.errors import UserError, suggest
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.live import KIND, live_copy
 from antishortcut.models.user_models import from_own, own_code
-from antishortcut.models.wrapper import CIFAR_MEAN, CIFAR_STD, Colour
+from antishortcut.models.wrapper import Colour
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCRATCH = "--no-pretrained, or pretrained = false in the recipe"
@@ -103,7 +103,7 @@ def _drop_classifier(module: nn.Module) -> None:
 def from_import(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:
     if pretrained:
         raise UserError(f"{place} loads its own weights; leave pretrained off, or name a file: weights = FILE")
-    return ExternalModel(from_own(place, classes), CIFAR_MEAN, CIFAR_STD)
+    return ExternalModel(from_own(place, classes), IMAGENET_MEAN, IMAGENET_STD)
 
 
 def from_live(place: str, classes: int, pretrained: bool, size: int | None = None) -> ExternalModel:

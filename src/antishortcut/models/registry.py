@@ -70,7 +70,7 @@ def build(
     """The network of that name for raw images. Networks for segmentation take any size and return maps.
 
     classes: 0 for a network without a classifier, whose logits are empty (B, 0).
-    mean, std: by default CIFAR-100's; for timm, torchvision and DeepLab those of their published weights.
+    mean, std: by default CIFAR-100's; of your own ImageNet's; of timm, torchvision and DeepLab those of their weights.
     size: side that images are resized to, for networks with a fixed input size; timm and torchvision set their own.
     embedding: path of the module whose output is the embedding; by default the input of the classifier.
     stages: paths of the modules whose outputs are the stages; by default the last map at every resolution.

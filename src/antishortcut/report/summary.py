@@ -246,15 +246,21 @@ def _probed(one: Overview) -> str:
 
 def _limits(one: Overview) -> list[str]:
     """Where the teacher has nothing to hand down."""
-    scored = one.target
-    value, chance = one.teacher(scored), one.chance(scored)
-    if one.feared and value is not None and chance is not None and value <= chance + NEAR:
-        return [f"Its teacher is hardly better than chance there ({100 * chance:.0f} %): nothing can be handed down."]
+    lines = []
+    for scored in (one.ordinary, *one.feared):
+        value, chance = one.teacher(scored), one.chance(scored)
+        if value is not None and chance is not None and value <= chance + NEAR:
+            where = "there" if one.feared and scored is one.target else scored.words[:1].lower() + scored.words[1:]
+            lines.append(
+                f"Its teacher is hardly better than chance {where} ({100 * chance:.0f} %): nothing can be handed down."
+            )
+    if lines:
+        return lines
     gaps = []
     for each in (one.ordinary, *one.feared[:1]):
         final, early = one.teacher(each), one.teacher(each, early=True)
         gaps.append(None if final is None or early is None else abs(final - early))
-    if one.feared and all(gap is not None and gap < SAME for gap in gaps):
+    if all(gap is not None and gap < SAME for gap in gaps):
         return ["T_early and T_final score the same: there is nothing early to keep away from."]
     return []
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from statistics import fmean
 from typing import Any, ClassVar
 
 from antishortcut.errors import UserError, suggest
@@ -32,7 +33,7 @@ ORDER = ["training", *EVALUATIONS]  # of the columns; the data's own sets are of
 SHOWN = {  # evaluation → its columns in the first table; of others the first few
     "training": ("last", "best"),
     "clean": ("miou", "accuracy", "agreement", "cosine", "shape_bias"),
-    CORRUPTIONS: ("mce", "mce_relative"),
+    CORRUPTIONS: ("mce", "mce_all", "mce_relative"),
     "stylized": ("accuracy", "gap"),
     "cue-conflict": ("accuracy", "shape_bias"),
     "imagenet-r": ("accuracy", "accuracy_overlap"),
@@ -47,6 +48,7 @@ SHOWN = {  # evaluation → its columns in the first table; of others the first 
     MECHANISM: ("cos_final", "cos_early", "projection"),
 }
 FEW = 3
+FEWEST = 100  # images of a set in which a method is marked as the best
 VIEWS = ("aligned", "raw", "projector")  # of the mechanism; the first that exists stands in the first table
 RANDOM = {  # measure of the mechanism → what a random direction would have
     "projection": "projection_random",
@@ -95,6 +97,12 @@ def arrow(column: str) -> str:
 def words(score: str) -> str:
     """A score's label."""
     return LABELS[score][0] if score in LABELS else score.replace("_", " ")
+
+
+def column_name(column: str) -> str:
+    """As tables head it: errors on corruptions say at which severity."""
+    group, score = split_column(column)
+    return f"{group} {words(score)}" if _evaluation(group) == CORRUPTIONS else column
 
 
 def heading(text: str) -> str:
@@ -149,7 +157,8 @@ def select_columns(text: str, names: Sequence[str], flag: str = "--columns") -> 
     """--columns "last,conflict accuracy,mce": whole names, or their ends where only one column ends so."""
     result: dict[str, None] = {}
     for word in (word for piece in text.split(",") if (word := " ".join(piece.split()))):
-        matches = [name for name in names if name == word] or [name for name in names if name.endswith(f" {word}")]
+        matches = [name for name in names if word in (name, column_name(name))]
+        matches = matches or [name for name in names if f" {name}".endswith(f" {word}")]
         if not matches:
             ends = [split_column(name)[1] for name in names]
             raise UserError(f"{flag}: no column {word!r} here{suggest(word, dict.fromkeys([*names, *ends]))}")
@@ -264,7 +273,7 @@ class Difference:
     def texts(self) -> list[str]:
         value = self.value
         cells = [signed(value.difference), interval(value), signed(value.effect, 2), str(value.count), self.seeds]
-        return [self.method, self.column, *cells]
+        return [self.method, column_name(self.column), *cells]
 
     def flat(self) -> dict[str, Any]:
         value = self.value
@@ -344,15 +353,17 @@ class ResultTable:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Set → where its images come from."""
-        sources: dict[str, dict[str, None]] = {}
+        """Set → where its images come from, and how many there are."""
+        sources: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
         for student in self.runs.students:
             for name, source in student.sources.items():
-                sources.setdefault(name, {})[source] = None
-        return {name: " / ".join(each) for name, each in sources.items()}
+                sources.setdefault(name, ({}, {}))[0][source] = None
+            for name, count in student.counts.items():
+                sources.setdefault(name, ({}, {}))[1][f"{count:,.0f}"] = None
+        return {name: ", ".join(" / ".join(each) for each in both if each) for name, both in sources.items()}
 
     def titled(self, group: str, title: str = "") -> str:
-        """A set, by its name or a title, with where its images come from."""
+        """A set, by its name or a title, with where its images come from and how many there are."""
         source = self.sources.get(group)
         return f"{title or group} ({source})" if source else title or group
 
@@ -385,10 +396,21 @@ class ResultTable:
         return [column for column in self.columns if column in known]
 
     def best(self, column: str) -> set[str]:
-        """The methods with their suite's best mean, where one way is better at all."""
-        way = better(column)
-        means = {method: way * cells[column].mean for method, cells in self.cells.items() if column in cells and way}
-        return best_of_suites(means, self.runs.suites)
+        """The methods that no other of their suite beats over the seeds both have, where one way is better at all."""
+        way, suites, best = better(column), self.runs.suites, set[str]()
+        for method, students in self.runs.groups.items() if way and self._enough(column) else ():
+            rivals = [group for other, group in self.runs.groups.items() if suites[other] == suites[method]]
+            pairs = [in_pairs(students, group, column) for group in rivals if group is not students]
+            gaps = [way * (fmean(ours) - fmean(other)) for ours, other in pairs if ours]
+            if gaps and min(gaps) >= 0 < max(gaps):
+                best.add(method)
+        return best
+
+    def _enough(self, column: str) -> bool:
+        """Whether a score is of so many images that one method can be called the best; of unknown numbers it is."""
+        group = split_column(column)[0]
+        counts = [s.counts.get(s.eval_split if group == "training" else group, FEWEST) for s in self.runs.students]
+        return min(counts) >= FEWEST
 
     def marks(self, column: str) -> dict[str, Mark]:
         """Of every method: whether it is the best, and how it compares with the baseline."""
@@ -428,6 +450,7 @@ class ResultTable:
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
         text = f"{best}: best of the column" + " in its suite" * (len(set(self.runs.suites.values())) > 1)
+        text += f" over the seeds in common, of {FEWEST} images or more"
         if not self.differences:
             return f"{text}."
         return (

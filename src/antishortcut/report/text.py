@@ -17,7 +17,17 @@ from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
-from antishortcut.report.table import HEADLINE, Difference, ResultTable, arrow, by_set, heading, split_column, words
+from antishortcut.report.table import (
+    HEADLINE,
+    Difference,
+    ResultTable,
+    arrow,
+    by_set,
+    column_name,
+    heading,
+    split_column,
+    words,
+)
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -49,7 +59,7 @@ def _results(table: ResultTable, bold: bool = False) -> tuple[list[str], list[li
             cell = f"**{text}** {mark.against}" if bold and mark.best else f"{text} {mark.against if bold else mark}"
             cells.append(cell.rstrip())
         columns.append(cells)
-    head = ["method", "seeds", *(f"{name} {arrow(name)}".strip() for name in table.columns)]
+    head = ["method", "seeds", *(f"{column_name(name)} {arrow(name)}".strip() for name in table.columns)]
     seeds = [str(table.seeds[method]) for method in table.cells]
     return head, [list(row) for row in zip(table.cells, seeds, *columns, strict=True)]
 
@@ -128,8 +138,12 @@ class Report:
 
 def fit(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
     """A score per line and a method per column, or the other way round where that takes fewer tables."""
-    stacked = [[title.replace(" ", "\n"), *cells] for title, *cells in zip(head, *rows, strict=True)]
-    return min(_split([head, *rows], width), _split(stacked, width), key=len)
+    return min(_split([head, *rows], width), folded(head, rows, width), key=len)
+
+
+def folded(head: list[str], rows: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:
+    """Tables with a method per line that are narrow enough."""
+    return _split([[title.replace(" ", "\n"), *cells] for title, *cells in zip(head, *rows, strict=True)], width)
 
 
 def _split(columns: list[list[str]], width: int) -> list[tuple[list[str], list[list[str]]]]:

@@ -118,12 +118,15 @@ def import_teacher(
     if len(states) > 1 and len({entry["sha256"] for entry in trajectory.entries}) == 1:
         raise UserError(_same_weights(states))
     if values[0] > values[-1]:
-        yield f"The early state has the better {metric}: are {states[0].file} and {states[-1].file} swapped?"
+        suspects = f"teacher.mean and teacher.std ({_colours(network)}), then the image size ({data.image_size})"
+        swapped = f"are {states[0].file} and {states[-1].file} swapped?"
+        yield f"The early state has the better {metric}. Check first {suspects}; {swapped}"
     chance = 1 / max(len(data.classes), 1)
     if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
         yield (
-            "That is hardly better than guessing: are its classes in the order of yours, "
-            f"{', '.join(data.classes[:3])}{', …' if len(data.classes) > 3 else ''}?"
+            "That is hardly better than guessing: does it expect other teacher.mean and teacher.std than "
+            f"{_colours(network)}, another image size than {data.image_size}, or its classes in another order than "
+            f"yours, {', '.join(data.classes[:3])}{', …' if len(data.classes) > 3 else ''}?"
         )
     last = dict(scores) | {"epoch": None}
     result: dict[str, Any] = {"set": data.eval_split, "primary_metric": metric, "last": last, "best": last}
@@ -136,6 +139,10 @@ def _network(teacher: TeacherSettings, data: DataSplits) -> Network:
     published = teacher.final == PUBLISHED
     model = teacher.without_weights().model_copy(update={"pretrained": published and not is_own(teacher.name)})
     return build_model(model, len(data.classes), data.image_size)
+
+
+def _colours(network: Network) -> str:
+    return " and ".join(" ".join(f"{x:.4g}" for x in part.flatten().tolist()) for part in (network.mean, network.std))
 
 
 def _check_sum(state: ImportedState) -> None:

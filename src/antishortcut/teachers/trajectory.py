@@ -162,7 +162,11 @@ class Trajectory:
 
         An imported teacher may have no epoch, and no number of steps in all.
         """
-        file = f"step-{step:08d}.safetensors"
+        rest = [known for known in self.entries if known["step"] != step]
+        label = "final" if {"final", "100%"} & {*labels} else labels[0].replace(":", "-")
+        file = f"{label}.safetensors"  # as Snapshots names it
+        if not re.fullmatch(r"[\w.%-]{1,100}", file) or any(known["file"] == file for known in rest):
+            file = f"step-{step:08d}.safetensors"
         entry = {
             "labels": labels,
             "step": step,
@@ -171,7 +175,6 @@ class Trajectory:
             "file": file,
             "sha256": save_weights(self.folder.snapshots / file, network),
         }
-        rest = [known for known in self.entries if known["step"] != step]
         self.entries = sorted([*rest, entry | dict(scores)], key=lambda known: known["step"])
         self.write()
 

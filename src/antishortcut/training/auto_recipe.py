@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from antishortcut.config.recipe import TeacherSettings, recipe_from
+from antishortcut.config.recipe import TeacherSettings, recipe_from, rewind_length
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
@@ -232,8 +232,10 @@ def _teacher(request: PairRequest, pretrained: Mapping[str, bool], length: int, 
         lines += _keep(early)
     if early == "weak" and pretrained["student"]:
         lines.append(RecipeLine("teacher.weak_lr", _lr(batch, False), "it begins from scratch"))
-    # the paper rewinds at the learning rate that training begins with
-    return lines + ([RecipeLine("teacher.rewind_lr", _lr(batch, False))] if early == "rewind" else [])
+    if early == "rewind":  # the paper rewinds at the learning rate that training begins with
+        lines.append(RecipeLine("teacher.rewind_epochs", rewind_length(length), "10 of 240: the paper's share"))
+        lines.append(RecipeLine("teacher.rewind_lr", _lr(batch, False)))
+    return lines
 
 
 def _keep(early: str | None) -> list[RecipeLine]:

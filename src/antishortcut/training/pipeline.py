@@ -27,9 +27,10 @@ from antishortcut.models import feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.progress import console
 from antishortcut.run_dir import InUse, RunDir, find_twin
+from antishortcut.tasks import build_task
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
 from antishortcut.teachers.selection import select_state
-from antishortcut.teachers.trajectory import Trajectory, build_model, warn_of_changed_code
+from antishortcut.teachers.trajectory import Trajectory, build_model, find_trajectory, warn_of_changed_code
 from antishortcut.teachers.weak import choose_weak_state
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
@@ -93,6 +94,8 @@ class Session:
 
     def _fit(self, run: Run) -> dict[str, Any]:
         run_dir, execution = RunDir(run.folder(self.runs)), self.execution
+        if run_dir.finished:
+            self.say_once(f"{run_dir.path}: already finished")
         if self.reuse and not run_dir.finished:
             self._copy_twin(run, run_dir)
         if is_finished(run_dir):
@@ -279,7 +282,10 @@ def distill(
     for number, (student, where) in enumerate(students, start=1):
         if number <= len(between):
             session.say(f"assistant {student.name}: {number} of {len(between)} between teacher and student")
-        run = student_run(run, student, _resolve_states(recipe, session, roles, run, early), where)
+        states = _resolve_states(recipe, session, roles, run, early)
+        if "early" in states and not run_dir.finished:
+            _check_early(run, states["early"], session)
+        run = student_run(run, student, states, where)
         session.fit(run)
     return run
 
@@ -339,6 +345,22 @@ def _check(
         state = early if role == "early" else role
         if "/" not in state and state not in (*states, "final", "chosen", "rewind", "weak"):
             raise UserError(f"the teacher has no state {state!r}; {advice}{suggest(state, states)}")
+
+
+def _check_early(teacher: Run, state: str, session: Session) -> None:
+    """A student is pushed away from T_early: with a given one that is better than T_final it is not trained."""
+    trajectory, name = find_trajectory(session.runs, teacher.hash, state)
+    final = Trajectory(RunDir(teacher.folder(session.runs))).entry("final")
+    metric, early = build_task(session.sets(teacher.data)).primary_metric, trajectory.entry(name)
+    if not early.get(metric, 0) > final.get(metric, 1):
+        return
+    text = f"T_early ({state}) has the better {metric}, {early[metric]:.3f} against {final[metric]:.3f} of T_final"
+    text += ": a student would be pushed away from the better one"
+    if teacher.kind == "imported":
+        text += "; check teacher.mean and teacher.std first, then data.image_size, then if its files were swapped"
+    if teacher.kind == "imported" and state == name and not session.execution.force:
+        raise UserError(f"{text}; --force trains it all the same")
+    session.say_once(f"Note: {text}")  # of a state that was made: rewound, weak
 
 
 def _resolve_states(
