@@ -220,8 +220,9 @@ def matrix_head() -> Base:
 
 def aux_beside_matrix() -> Base:
     """The module that runs last is not on the way to the logits."""
-    matrix = {"matrix": lambda: nn.Parameter(torch.randn(D, C)), "side": lambda: nn.Linear(D, 3)}
-    return network(lambda s, x: {"logits": (v := s.vector(x)) @ s.matrix, "side": s.side(v)}, **matrix)
+    net = network(lambda s, x: {"logits": (v := s.vector(x)) @ s.matrix, "side": s.side(v)})
+    net.matrix, net.side = nn.Parameter(torch.randn(D, C)), nn.Linear(D, 3)
+    return net
 
 
 def moody(net: Any, x: Tensor) -> dict[str, Tensor]:

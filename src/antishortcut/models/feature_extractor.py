@@ -332,7 +332,7 @@ def on_the_way(calls: Mapping[str, Call], logits: Tensor) -> list[str]:
     shape, known = logits.shape, logits.grad_fn is not None  # without a graph, any may be it
     return [
         path
-        for path, (_, y, node, _) in reversed(calls.items())
+        for path, (_, y, node, _) in reversed([*calls.items()])
         if y is not None and y.ndim > 1 and len(y) == shape[0] and y.shape != shape and (node in visited or not known)
     ]
 
