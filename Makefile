@@ -10,14 +10,14 @@ WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 $(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
-	@echo "1/2 Installing antishortcut into $(VENV): torch and some 70 small packages; the first time, minutes of downloads"
+	@echo "Installing antishortcut into $(VENV): torch and some 90 packages, 6 GB with CUDA; takes minutes, and pip says what it does"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[report,export]'
 	@touch $@
 
 $(STAMP): $(DEMO)
-	@echo "2/2 Installing what the tests, examples and docs need besides: Ray, wandb, transformers, playwright, mkdocs …"
+	@echo "Installing what the tests, examples and docs need besides: Ray, wandb, transformers, playwright, mkdocs …: 1 GB"
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
