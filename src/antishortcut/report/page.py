@@ -26,6 +26,7 @@ from antishortcut.report.frontier import frontier_figure
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
+from antishortcut.report.reference_rows import reference_rows
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
 from antishortcut.report.sweep import Sweep
@@ -117,6 +118,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         errors=score_figures.corruption_table(runs),
         references=sorted({(name, run) for s in runs.students for name, run in s.references.items()}),
         sizes=size_table(runs),
+        reference_rows=reference_rows(table),
         notes=[*notes.warnings(table), *notes.teacher_notes(runs)],
         skipped=(*runs.aside, *runs.notes, *drawn.notes),
         different=different,
