@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from antishortcut.config.recipe import OptimSettings
 from antishortcut.errors import UserError
@@ -307,3 +309,30 @@ def test_teacher_and_chance_are_rows_of_every_table(tmp_path: Path) -> None:
         assert f'<th scope="row">{row}</th><td>{count}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}' in page
         tex = (tmp_path / "P2" / "table.tex").read_text().replace("--", "–")
         assert " & ".join([row, count, *cells]) in tex
+
+
+def test_worst_classes_largest_confusions_and_mistakes_are_on_the_page(tmp_path: Path) -> None:
+    names = [f"class {at:02}" for at in range(12)]
+    for method, off in (("kd", 0), ("asd", 10)):
+        for seed in (1, 2):
+            folder = student(tmp_path / "P2" / f"{method}-s{seed}", method, seed, 0.5)
+            # of 100 images of class n, so many are taken for the next one
+            matrix = {
+                name: {name: 50 + 4 * at - off, names[at - 11]: 50 - 4 * at + off} for at, name in enumerate(names)
+            }
+            mistake = {"image": 7, "class": "class 00", "answer": "<b>", "confidence": 0.987}
+            score(folder, "iid", {"accuracy": 0.5}, confusion=matrix, mistakes=[mistake])
+            (folder.path / "artifacts").mkdir()
+            Image.new("RGB", (48, 48), "red").save(folder.path / "artifacts" / "mistakes-iid.png")
+    report = build(tmp_path / "P2", None)
+    (answers,) = report.drawn.answers
+    assert list(answers.worst) == [(name, name) for name in names[:10]]
+    assert answers.worst["class 00", "class 00"] == {"kd": 0.5, "asd": 0.4}
+    assert list(answers.confused) == list(pairwise(names[:11]))
+    assert answers.confused["class 01", "class 02"] == {"kd": 0.46, "asd": 0.56}
+    page = (tmp_path / "P2" / "report.html").read_text()
+    for words in ("worst of 12 classes", "class 01 → class 02", "taken for &lt;b&gt; with confidence 0.99"):
+        assert words in page
+    assert answers.picture is not None
+    assert answers.picture.uri in page
+    assert "class 11 → class 00" not in page

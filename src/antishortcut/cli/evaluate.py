@@ -79,9 +79,7 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Name what is on image files: the likeliest classes, with the network's confidence."""
-    from antishortcut.api.prediction import predict
-
-    predictions = predict(model, images, top=top, device=device, threads=threads)
+    predictions = api.predict(model, images, top=top, device=device, threads=threads)
     if as_json:
         print_json({"model": model, "images": predictions})
         return

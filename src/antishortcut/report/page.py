@@ -20,6 +20,7 @@ from markupsafe import Markup
 from antishortcut.fileio import atomic_write
 from antishortcut.report import notes, paper_comparison, score_figures
 from antishortcut.report.charts import Figure, style
+from antishortcut.report.class_answers import ClassAnswers, class_answers
 from antishortcut.report.collect import BASELINE, Curve
 from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.frontier import frontier_figure
@@ -45,6 +46,7 @@ class Figures:
     frontier: list[Figure]
     leaning: list[Figure]
     scenes: list[Gallery]
+    answers: list[ClassAnswers]
     mechanism: list[Figure]
     embeddings: list[Figure]
     teachers: list[tuple[Directions, list[Figure]]]
@@ -72,6 +74,7 @@ def make_figures(table: ResultTable) -> Figures:
         frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),
         scenes=galleries(table, skipped),
+        answers=class_answers(table, skipped),
         mechanism=filled(mechanism_figures(table)),
         embeddings=embedding_figures(table.runs, skipped),
         teachers=[(each, direction_figures(each, index)) for index, each in enumerate(table.runs.directions)],
