@@ -64,7 +64,7 @@ def test_correlations_equal_numpy_and_least_squares() -> None:
 
 
 def planted(count: int = 400) -> tuple[ImageSet, Tensor]:
-    """Grey noise of random brightness, with a border of a brightness of its own; and the two that were planted (N, 2)."""
+    """Grey noise of random brightness, with a border of its own brightness; and the two that were planted (N, 2)."""
     generator = torch.Generator().manual_seed(1)
     level, border = torch.rand(2, count, generator=generator)
     grey = torch.rand(count, 1, 32, 32, generator=generator).expand(-1, 3, -1, -1)
@@ -94,7 +94,7 @@ def test_few_images_give_no_names() -> None:
 
 
 def test_files_are_read(tmp_path: Path) -> None:
-    images, causes = planted(60)
+    images, causes = planted(100)
     paths = []
     for at, image in enumerate(images.image):
         paths.append(tmp_path / f"{at:02}.png")

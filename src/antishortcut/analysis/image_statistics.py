@@ -12,6 +12,7 @@ from antishortcut.types import AnySet, ImageSet
 SIDE = 64  # pixels that image files are brought to
 MOST = 2_000  # images that are looked at
 CHUNK = 256
+FEW = 10  # images for every statistic, below which nothing is named
 CLEAR = 0.25  # adjusted R² of all statistics together, from which a direction gets a name
 STRONG = 0.3  # |r| of a statistic in a name
 NAMED = 2  # statistics in a name
@@ -73,16 +74,16 @@ def name_directions(images: AnySet, projection: Tensor) -> list[dict[str, Any]]:
     """What goes along with each direction, from projections (N, K) of the images on them.
 
     `r` of every statistic, `r2` of all together, and `name`: "brightness (r −0.79), edges (r 0.41)", or "" where the
-    statistics explain too little, or none of them much.
+    statistics explain too little, none of them much, or there are too few images.
     """
     at = torch.linspace(0, len(images) - 1, min(len(images), MOST)).round().long()  # spread over the set
     r, r2 = correlations(statistics_of(images, at), projection[at])
-    result = []
+    certain, result = len(at) >= FEW * len(STATISTICS), []
     for each, whole in zip(r.T.tolist(), r2.tolist(), strict=True):
         known = dict(zip(STATISTICS, each, strict=True))
         strong = sorted((name for name in known if abs(known[name]) >= STRONG), key=lambda name: -abs(known[name]))
         words = [f"{name} (r {known[name]:.2f})".replace("-0", "−0").replace("-1", "−1") for name in strong[:NAMED]]
-        result.append({"r": known, "r2": whole, "name": ", ".join(words) if whole >= CLEAR else ""})
+        result.append({"r": known, "r2": whole, "name": ", ".join(words) if certain and whole >= CLEAR else ""})
     return result
 
 

@@ -342,6 +342,7 @@ class Direction:
     energy: dict[str, float]  # state → share of the features' energy
     explained: Explained
     ends: dict[str, tuple[Picture, list[str]]]  # high, low → strip and the classes in it
+    named: str = ""  # statistics of the images that go along with it
 
 
 @dataclass(frozen=True)
@@ -387,7 +388,9 @@ def _direction(path: Path, name: str, kind: str, raw: Json, notes: Notes) -> Dir
             if raw.get(end):
                 ends[end] = open_picture(path.parent / raw[end], notes), list(map(str, raw[f"classes_{end}"]))
     energy = {state: raw.get(f"energy_{state}") for state in ("early", "final")}
-    return Direction(kind, int(raw["number"]), finite(energy), _explained(raw.get("explained")), ends)
+    statistics = raw.get("statistics") or {}
+    named = f"{statistics['name']}; R² {numbers([statistics['r2']])[0]:.2f}" if statistics.get("name") else ""
+    return Direction(kind, int(raw["number"]), finite(energy), _explained(raw.get("explained")), ends, named)
 
 
 def _explained(saved: Json | None) -> Explained:
