@@ -1,20 +1,28 @@
-# The two commands: `make demo` and `make test`. Both make the venv and install what they need.
+# The two commands: `make demo` and `make test`. Both make the venv and install what they need, the demo much less.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+DEMO   := $(VENV)/.installed-demo
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: demo test test-slow test-oldest test-newest torture audit lint docs clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
+	@echo "Installing antishortcut into $(VENV): torch and some 90 packages, 6 GB with CUDA; takes minutes, and pip says what it does"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[report,export]'
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): $(DEMO)
+	@echo "Installing what the tests, examples and docs need besides: Ray, wandb, transformers, playwright, mkdocs …: 1 GB"
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(DEMO)
+	@echo "Running the demo: a teacher and four students on drawn images; some four minutes on two cores"
 	$(BIN)/asd demo
 
 lint: $(STAMP)

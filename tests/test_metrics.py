@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.metrics import accuracy, cue_conflict, group_accuracy, overlap_accuracy, shape_bias, split_accuracy
+from antishortcut.metrics import (
+    accuracy,
+    class_answers,
+    cue_conflict,
+    group_accuracy,
+    overlap_accuracy,
+    shape_bias,
+    split_accuracy,
+)
 
 
 def logits_for(guesses: list[int], classes: int) -> Tensor:
@@ -175,3 +183,29 @@ def test_groups_equal_a_loop(drawn: tuple[Tensor, Tensor, Tensor], data: st.Data
     own = {name: len(each) / len(label) for name, each in hits.items()}  # weighed by its own shares: plain accuracy
     plain = dict(accuracy(logits, label))["accuracy"]
     assert group_accuracy(logits, label, group, names, own)[0]["adjusted"] == pytest.approx(plain)
+
+
+def test_class_answers_equal_a_count_by_hand() -> None:
+    names, generator = ("ant", "bee", "bee", "cow"), torch.Generator().manual_seed(0)
+    logits, label = torch.randn(60, 4, generator=generator), torch.randint(3, (60,), generator=generator)
+    result = class_answers(logits, label, names, most=5)
+    titles = ["ant", "bee (1)", "bee (2)", "cow"]
+    counts: dict[str, dict[str, int]] = {title: {} for title in titles}
+    wrong = []
+    for at in range(60):
+        row = [float(value) for value in logits[at]]
+        answer, true = row.index(max(row)), int(label[at])
+        counts[titles[true]][titles[answer]] = counts[titles[true]].get(titles[answer], 0) + 1
+        if answer != true:
+            share = math.exp(max(row)) / sum(map(math.exp, row))
+            wrong.append((-share, at, titles[true], titles[answer]))
+    assert result["confusion"] == counts
+    for title, answers in counts.items():
+        expected = answers.get(title, 0) / sum(answers.values()) if answers else None
+        assert result["class_accuracy"][title] == expected
+    assert result["class_accuracy"]["cow"] is None  # no image of it
+    for mistake, (share, *facts) in zip(result["mistakes"], sorted(wrong)[:5], strict=True):
+        assert [mistake[key] for key in ("image", "class", "answer")] == facts
+        assert mistake["confidence"] == pytest.approx(-share, abs=1e-6)
+    right = class_answers(torch.eye(4), torch.arange(4), names)
+    assert right["mistakes"] == []

@@ -1,6 +1,8 @@
 """Wheel and sdist, built and used from a fresh venv: what is installed is all it needs."""
 
 import os
+import re
+import shutil
 import site
 import subprocess
 import sys
@@ -28,6 +30,19 @@ def call(*words: object, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def test_make_demo_installs_less_than_make_test_and_both_say_so(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    installed = {}
+    for goal in ("demo", "test"):
+        text = call("make", "--dry-run", goal, folder=tmp_path)
+        installed[goal] = re.findall(r"-e '\.(\S+)'", text)
+        steps = [line for line in text.splitlines() if "pip install" in line and "-e " in line]
+        assert not [step for step in steps if "--quiet" in step]
+        assert text.count('echo "Installing') == len(steps)
+    assert installed == {"demo": ["[report,export]"], "test": ["[report,export]", "[dev]"]}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from antishortcut.api import distill as distill
     from antishortcut.api import evaluate as evaluate
     from antishortcut.api import export as export
+    from antishortcut.api import predict as predict
     from antishortcut.config.recipe import Run as Run
     from antishortcut.deployment.hub import load as load
     from antishortcut.methods import METHODS as METHODS
@@ -35,6 +36,7 @@ _PLACES = {
     "kd_loss": "antishortcut.methods.kd",
     "load": "antishortcut.deployment.hub",
     "load_state": "antishortcut.teachers.snapshots",
+    "predict": "antishortcut.api",
     "shortcut_subspace": "antishortcut.subspace",
 }
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "kd_loss",
     "load",
     "load_state",
+    "predict",
     "shortcut_subspace",
     "__version__",
 ]

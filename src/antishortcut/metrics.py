@@ -2,6 +2,7 @@
 # N images, B batch, C classes, K categories, G groups, H × W pixels
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,31 @@ def accuracy_of(tally: Tensor) -> Iterator[tuple[str, float]]:
 def confusion(logits: Tensor, label: Tensor) -> Tensor:
     """Pixels by true class (rows) and predicted class, for logits (B, C, H, W); void ones are left out. (C, C)"""
     return multiclass_confusion_matrix(logits, label, num_classes=logits.shape[1], ignore_index=VOID)
+
+
+def class_answers(logits: Tensor, label: Tensor, classes: Sequence[str], most: int = 10) -> dict[str, Any]:
+    """What logits (N, C) take every class for. Classes of the same name get their number.
+
+    `confusion`: {class: {answer: images}} without zeros. `class_accuracy`: None for a class without images.
+    `mistakes`: the wrong images (their numbers) that the network is surest of.
+    """
+    width, guess, label = logits.shape[1], logits.argmax(dim=1), label.long()  # (N,)
+    names = [name if classes.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(classes)]
+    tally = (label * width + guess).bincount(minlength=width**2).view(width, width)  # (C, C)
+    confidence = logits.double().softmax(dim=1).amax(dim=1)  # (N,)
+    wrong = (guess != label).nonzero().flatten()
+    surest = wrong[confidence[wrong].sort(descending=True, stable=True).indices[:most]]
+    rows: dict[str, dict[str, int]] = {name: {} for name in names}
+    for true, answer in tally.nonzero().tolist():
+        rows[names[true]][names[answer]] = int(tally[true, answer])
+    return {
+        "class_accuracy": {name: row.get(name, 0) / sum(row.values()) if row else None for name, row in rows.items()},
+        "confusion": rows,
+        "mistakes": [
+            {"image": at, "class": names[label[at]], "answer": names[guess[at]], "confidence": float(confidence[at])}
+            for at in surest.tolist()
+        ],
+    }
 
 
 def segmentation(tally: Tensor) -> Iterator[tuple[str, float]]:

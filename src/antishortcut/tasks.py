@@ -13,7 +13,17 @@ from torch import Tensor
 from antishortcut.data.groups import groups_of
 from antishortcut.distributed import world
 from antishortcut.errors import UserError
-from antishortcut.metrics import accuracy, accuracy_of, class_iou, confusion, hits, segmentation, shape_bias, taken_for
+from antishortcut.metrics import (
+    accuracy,
+    accuracy_of,
+    class_answers,
+    class_iou,
+    confusion,
+    hits,
+    segmentation,
+    shape_bias,
+    taken_for,
+)
 from antishortcut.types import (
     UNLABELLED,
     VOID,
@@ -93,7 +103,7 @@ class Classification:
         return dict(accuracy_of(counts))
 
     def report(self, stream: Stream, images: AnySet, classes: tuple[str, ...]) -> dict[str, Any]:
-        """Accuracy; where textures or planted cues are all another class's, also how many were taken for those."""
+        """Accuracy, classes, mistakes; where textures or planted cues are all another class's, how many follow them."""
         logits = torch.cat([outputs.logits for outputs, _ in stream])  # (N, C)
         values = dict(accuracy(logits, images.label))
         if "texture" in images.cues and bool((images.cues["texture"] != images.label).all()):
@@ -101,7 +111,7 @@ class Classification:
         planted = images.cues.get("planted")
         if planted is not None and bool(((planted != images.label) & (planted >= 0)).all()):
             values["by_cue"] = float((logits.argmax(dim=1) == planted).double().mean())
-        return {"values": values}
+        return {"values": values} | class_answers(logits, images.label, classes)
 
 
 class PartlyLabelled(Classification):

@@ -121,6 +121,21 @@ def test_a_planted_direction_is_measured_and_shown(tmp_path: Path) -> None:
     assert result["head"]["share"]["frobenius"] == pytest.approx(0, abs=1e-9)  # the head reads the first three alone
 
 
+def test_a_direction_is_named_by_what_goes_along_with_it(tmp_path: Path) -> None:
+    level = torch.randint(0, 256, (100, 1, 1, 1), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    grey = ImageSet(level.expand(-1, 3, 16, 16).contiguous(), torch.zeros(100, dtype=torch.int64))
+    sets = DataSplits("grey", CLASSES, 16, grey, None, {"test": grey}, "f")
+    result = audit(network(c4=0.0), {"early": network()}, sets, tmp_path)
+    named = [line for line in result["findings"] if line["part"] == "named"]
+    assert [line["name"] for line in named] == ["displaced direction 1 is", "abandoned direction 1 is"]
+    for line in named:
+        assert re.match(r"(border )?brightness \(r −?1\.00\), ", line["value"])
+        assert line["beside"] == "R² of all 1.00"
+    assert f"Is {named[0]['value']}; R² 1.00." in paged(result, tmp_path)
+    few = audited(tmp_path / "few", network(c4=0.0), network())  # 60 images
+    assert not [line for line in few["findings"] if line["part"] == "named"]
+
+
 def test_limits_of_fates() -> None:
     assert [fate(remaining) for remaining in (0.0, 0.499, 0.5, 1.0, 2.0, 2.001)] == [
         *("abandoned", "abandoned", "reused", "reused", "reused", "grown")

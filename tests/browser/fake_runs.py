@@ -196,6 +196,7 @@ def _direction(artifacts: Path, folder: str, kind: str, number: int, classes: li
     entry: dict[str, Any] = {
         "number": number,
         "energy_early": 0.2 / number,
+        "statistics": {"r": {"edges": -0.79}, "r2": 0.7, "name": "edges (r −0.79)" if number == 1 else ""},
         "energy_final": 0.1 / number,
         "explained": shares,
     }

@@ -58,6 +58,7 @@ def test_demo_has_a_row_for_each_method(here: Path) -> None:
     assert story["out"] == "runs/demo"
     shown = invoke("demo", *small)  # again: nothing is repeated
     assert "What the students lean on" in shown.stdout
+    assert "chance" in shown.stdout
     assert "conflict" in shown.stdout
     lines = summarise(here / "runs" / "demo")
     assert lines[-1] == "One seed: a sign, not a proof."

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -77,6 +79,14 @@ def fresh(place: Path, model: str, side: int, classes: int = 3, **more: Any) -> 
     save_weights(folder.student, build_model(run.model, classes, side))
     folder.finish({"set": "test", "last": {"accuracy": 0.5}})
     return folder
+
+
+def photo(place: Path, width: int = 90, height: int = 60) -> Path:
+    """A JPEG, smooth like a photograph."""
+    across, down = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
+    picture = np.stack([across, down, across * down], 2)  # (H, W, 3)
+    Image.fromarray((255 * picture).astype(np.uint8)).save(place)
+    return place
 
 
 def everything(place: Path) -> set[Path]:

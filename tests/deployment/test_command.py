@@ -20,7 +20,7 @@ from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory, build_model
 from antishortcut.training.pipeline import Session, distill
 from tests.conftest import Refusal, asd, invoke
-from tests.deployment.subjects import everything
+from tests.deployment.subjects import everything, photo
 
 
 def test_command_prints_what_export_json_holds(student: RunDir, tmp_path: Path) -> None:
@@ -73,11 +73,13 @@ def test_bad_input_is_one_line_and_writes_nothing(
 def test_every_block_of_the_docs_page_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["sh", "py", "py", "py", "toml", "sh"]
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "py", "py", "toml", "sh"]
     monkeypatch.chdir(tmp_path)
     few = ["epochs=1", "teacher.epochs=1", "data.options.count=64", "data.options.test_count=16", "teacher.keep=[15]"]
     here = Session(Path("runs"), execution=session.execution, quiet=True)
     run = distill(load_recipe("cues", few), here, method="asd", seed=1, suite="cues")
+    Path("more-photos").mkdir()
+    photo(Path("photo.jpg")), photo(Path("more-photos/1.jpg"))
     names: dict[str, Any] = {}
     for kind, block in blocks:
         if kind == "py":

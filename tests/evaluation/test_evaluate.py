@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from antishortcut import evaluation
 from antishortcut.analysis.features import sample
@@ -39,6 +40,21 @@ def test_scores_equal_a_loop(folder: RunDir, context: EvalContext) -> None:
     values = scores["mechanism"]["values"]
     assert values["raw"]["projection_random"] == pytest.approx(0.5)  # √(4/16)
     assert values["aligned"]["cos_final"] > values["raw"]["cos_final"]  # what the ridge map is fitted for
+
+
+def test_classes_and_mistakes_are_kept_with_the_score(folder: RunDir, context: EvalContext) -> None:
+    scores = evaluate(folder, context, ["clean"])
+    for name, images in context.sets.tests.items():
+        saved = scores[name]
+        assert {label: sum(row.values()) for label, row in saved["confusion"].items()} == {
+            label: int((images.label == at).sum()) for at, label in enumerate(context.sets.classes)
+        }
+        right = sum(row.get(label, 0) for label, row in saved["confusion"].items())
+        assert right / len(images) == pytest.approx(saved["values"]["accuracy"])
+        with Image.open(folder.path / "artifacts" / f"mistakes-{name}.png") as strip:
+            assert strip.width == (strip.height + 2) * len(saved["mistakes"]) - 2
+        for mistake in saved["mistakes"]:
+            assert context.sets.classes[images.label[mistake["image"]]] == mistake["class"] != mistake["answer"]
 
 
 def test_a_repeated_evaluation_is_skipped(

@@ -218,6 +218,13 @@ def matrix_head() -> Base:
     return network(lambda s, x: s.vector(x) @ s.matrix, matrix=lambda: nn.Parameter(torch.randn(D, C)))
 
 
+def aux_beside_matrix() -> Base:
+    """The module that runs last is not on the way to the logits."""
+    net = network(lambda s, x: {"logits": (v := s.vector(x)) @ s.matrix, "side": s.side(v)})
+    net.matrix, net.side = nn.Parameter(torch.randn(D, C)), nn.Linear(D, 3)
+    return net
+
+
 def moody(net: Any, x: Tensor) -> dict[str, Tensor]:
     v = net.vector(x)
     return {"logits": net.fc(v), "embedding": torch.cat([v, v], 1) if net.training else v}
@@ -244,9 +251,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "raises": (lambda: network(raises), r"KeyError: 'image' \(.*test_feature_extractor\.py line \d+\)"),
     "TorchScript": (scripted, r"TorchScript module cannot be read; give the nn\.Module"),
-    "a matrix as head": (matrix_head, r"cannot tell .* name a module: embedding = … \(candidates: relu, two, one\)"),
+    "a matrix as head": (
+        matrix_head, r"output it is: embedding = PATH \(candidates: relu, two, one\), or return \{'logits': …, 'emb",
+    ),
+    "a matrix beside an auxiliary head": (aux_beside_matrix, r"\(candidates: relu, two, one\)"),
     "a head used twice": (
-        lambda: network(lambda s, x: (s.fc(s.vector(x)) + s.fc(s.vector(x.flip(3)))) / 2), "cannot tell which layer",
+        lambda: network(lambda s, x: (s.fc(s.vector(x)) + s.fc(s.vector(x.flip(3)))) / 2), "cannot tell where the emb",
     ),
     "moody": (lambda: network(moody), r"embedding of shape \(2, 6\) in evaluation, \(2, 12\) in training"),
     "too small": (

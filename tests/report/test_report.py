@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from antishortcut.config.recipe import OptimSettings
 from antishortcut.errors import UserError
@@ -20,7 +22,7 @@ from antishortcut.report.notes import teacher_notes, warnings
 from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable
 from antishortcut.report.text import fit
-from antishortcut.run_dir import write_json
+from antishortcut.run_dir import RunDir, write_json
 from tests.browser.fake_runs import HOSTILE, TEACHER, score, student, teacher_run
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
@@ -281,3 +283,56 @@ def test_a_teacher_that_is_not_ahead_is_noted_everywhere(tmp_path: Path, last: f
     note = "With 3 seeds we cannot tell whether the teacher beats training from labels"
     texts = [(folder / name).read_text() for name in ("table.md", "report.html")]
     assert all(note in text for text in (*texts, *teacher_notes(report.table.runs), str(list(report.tables(None)))))
+
+
+def test_teacher_and_chance_are_rows_of_every_table(tmp_path: Path) -> None:
+    teacher_run(tmp_path / "teachers" / TEACHER, 0.8)
+    score(RunDir(tmp_path / "teachers" / TEACHER), "conflict", {"accuracy": 0.4, "shape_bias": 0.3})
+    for name, last in (("ce", 0.5), ("kd", 0.6)):
+        roles = {"final": "final"} if name == "kd" else {}
+        folder = student(tmp_path / "P2" / f"{name}-s1", name, 1, last, teacher=TEACHER, roles=roles)
+        write_json(folder.path / "result.json", folder.result() | {"classes": list("abcd")})
+        score(folder, "conflict", {"accuracy": last / 2, "shape_bias": 0.2, "by_shape": 0.1})
+        score(folder, "corruptions", {"mce": 0.5})
+    report = build(tmp_path / "P2", None)
+    teacher = {"last": 0.8, "best": 0.81, "conflict accuracy": 0.4, "conflict shape_bias": 0.3}
+    chance = {"last": 0.25, "best": 0.25, "conflict accuracy": 0.25, "corruptions mce": 0.75}
+    assert report.summary(None)["references"] == [{"row": "teacher"} | teacher, {"row": "chance"} | chance]
+    columns = report.table.columns
+    for row, values, count in (("teacher", teacher, "1"), ("chance", chance, "–")):
+        cells = [f"{values[name]:.3f}" if name in values else "–" for name in columns]
+        line = f"| {' | '.join([row, count, *cells])} |"
+        assert line in (tmp_path / "P2" / "table.md").read_text()
+        (shown, *_) = report.tables(None, width=500)
+        assert [row, count, *cells] in [*shown.rows, *map(list, zip(shown.head, *shown.rows, strict=True))]
+        page = (tmp_path / "P2" / "report.html").read_text()
+        assert f'<th scope="row">{row}</th><td>{count}</td>{"".join(f"<td>{cell}</td>" for cell in cells)}' in page
+        tex = (tmp_path / "P2" / "table.tex").read_text().replace("--", "–")
+        assert " & ".join([row, count, *cells]) in tex
+
+
+def test_worst_classes_largest_confusions_and_mistakes_are_on_the_page(tmp_path: Path) -> None:
+    names = [f"class {at:02}" for at in range(12)]
+    for method, off in (("kd", 0), ("asd", 10)):
+        for seed in (1, 2):
+            folder = student(tmp_path / "P2" / f"{method}-s{seed}", method, seed, 0.5)
+            # of 100 images of class n, so many are taken for the next one
+            matrix = {
+                name: {name: 50 + 4 * at - off, names[at - 11]: 50 - 4 * at + off} for at, name in enumerate(names)
+            }
+            mistake = {"image": 7, "class": "class 00", "answer": "<b>", "confidence": 0.987}
+            score(folder, "iid", {"accuracy": 0.5}, confusion=matrix, mistakes=[mistake])
+            (folder.path / "artifacts").mkdir()
+            Image.new("RGB", (48, 48), "red").save(folder.path / "artifacts" / "mistakes-iid.png")
+    report = build(tmp_path / "P2", None)
+    (answers,) = report.drawn.answers
+    assert list(answers.worst) == [(name, name) for name in names[:10]]
+    assert answers.worst["class 00", "class 00"] == {"kd": 0.5, "asd": 0.4}
+    assert list(answers.confused) == list(pairwise(names[:11]))
+    assert answers.confused["class 01", "class 02"] == {"kd": 0.46, "asd": 0.56}
+    page = (tmp_path / "P2" / "report.html").read_text()
+    for words in ("worst of 12 classes", "class 01 → class 02", "taken for &lt;b&gt; with confidence 0.99"):
+        assert words in page
+    assert answers.picture is not None
+    assert answers.picture.uri in page
+    assert "class 11 → class 00" not in page

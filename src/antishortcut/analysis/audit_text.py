@@ -53,6 +53,7 @@ def findings(audit: Tree) -> list[dict[str, str]]:
         "energy": _energy,
         "overlap": _overlap,
         "steadiness": _stability,
+        "named": _named,
         "carried": _explained,
         "student": _student,
     }
@@ -138,6 +139,17 @@ def _explained(audit: Tree) -> Iterator[Finding]:
             value = f"{share(states['early'][cue])} → {share(states['final'][cue])}"
             means = f"Share of the variance along them that the image’s {cue} explains, T_early → T_final."
             yield f"{cue} in the {kind} directions", value, "chance 0 %", means
+
+
+def _named(audit: Tree) -> Iterator[Finding]:
+    """Only directions that simple statistics explain."""
+    means = (
+        "What projections on it go along with, out of brightness, contrast, saturation, tints, edges and the border."
+    )
+    for kind, directions in audit["directions"].items():
+        for one in directions:
+            if name := one.get("statistics", {}).get("name"):
+                yield f"{kind} direction {one['number']} is", name, f"R² of all {one['statistics']['r2']:.2f}", means
 
 
 def _student(audit: Tree) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
 from antishortcut.analysis.geometry import LEFT, batch_angles, batch_sizes, bootstrap, energy, folds, reuse
+from antishortcut.analysis.image_statistics import name_directions
 from antishortcut.analysis.moments import Moments, angles, project
 from antishortcut.data.image_io import fit, picture_at, pixels
 from antishortcut.data.splits import take
@@ -110,7 +111,8 @@ def fate(left: float | None) -> str | None:
 def describe(
     moments: Moments, early: Tensor, images: AnySet, names: Sequence[str | int], classes: Sequence[str], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each direction: its energy early and final, and the images and classes at its ends (by early features (N, D)).
+    """Each direction: its energy early and final, the images and classes at its ends (by early features (N, D)), and
+    the statistics of the images that go along with it.
 
     `names` of the images. Strips of images are written to `folder` and named relative to its parent.
     """
@@ -119,6 +121,7 @@ def describe(
         projected = project(early, basis)  # (N, K)
         projected = projected - projected.mean(dim=0)
         means = class_means(projected, images.label, len(classes)).nan_to_num(nan=0.0)  # (C, K)
+        named = name_directions(images, projected)
         ends, shares = dict(zip(("high", "low"), extremes(projected, ENDS), strict=True)), reuse(moments, basis)
         result[kind] = []
         for at in range(basis.shape[1]):
@@ -132,6 +135,7 @@ def describe(
                 "energy_random": shares["random"],
                 "classes_high": [classes[number] for number in order[:NAMED]],
                 "classes_low": [classes[number] for number in order[::-1][:NAMED]],
+                "statistics": named[at],
             }
             for end, numbers in ends.items():
                 direction[f"images_{end}"] = [names[number] for number in numbers[at]]

@@ -1,4 +1,4 @@
-"""The functions behind the commands: distill, evaluate, audit, export. `from antishortcut import distill`.
+"""The functions behind the commands: distill, evaluate, predict, audit, export. `from antishortcut import distill`.
 
 Their arguments have the names of the commands' options. Bad input raises a UserError of one line.
 """
@@ -23,6 +23,7 @@ from antishortcut.api.arguments import (
     words_of,
 )
 from antishortcut.api.audit_input import PAGE as PAGE
+from antishortcut.api.prediction import predict
 from antishortcut.api.scoring import eval_context, numbers, own_sets, score_also, score_run
 from antishortcut.api.student import Audit, Student
 from antishortcut.config.recipe import ModelSettings, load_recipe, recipe_from
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     Images = Dataset[Any] | DataLoader[Any]
     Data = Images | tuple[Images, Images] | Mapping[str, Images]
 
-__all__ = ["Audit", "Student", "audit", "distill", "evaluate", "export", "plan"]
+__all__ = ["Audit", "Student", "audit", "distill", "evaluate", "export", "plan", "predict"]
 
 Words = Mapping[str, Any] | Sequence[str]  # {"optim.lr": 0.1}, or ["optim.lr=0.1"] as on the command line
 

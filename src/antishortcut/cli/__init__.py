@@ -36,7 +36,16 @@ def _asd(
 
 
 for command in (
-    *(train.demo, train.init, train.teach, train.rewind, train.distill, evaluate.evaluate, evaluate.report),
+    *(
+        train.demo,
+        train.init,
+        train.teach,
+        train.rewind,
+        train.distill,
+        evaluate.evaluate,
+        evaluate.predict,
+        evaluate.report,
+    ),
     *(analyze.audit, data.check, data.plant, data.corrupt, data.stylize, evaluate.export, analyze.targets),
     *(info.bench, info.doctor),
 ):

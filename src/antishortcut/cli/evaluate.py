@@ -1,4 +1,4 @@
-"""asd evaluate, report, export: what reads finished runs."""
+"""asd evaluate, predict, report, export: what reads finished runs."""
 
 from __future__ import annotations
 
@@ -77,6 +77,24 @@ def evaluate(
             table(group, head, lines)
     for line in dict.fromkeys(line for result in results for line in class_mapping(result["scores"], asked)):
         tell(line)
+
+
+def predict(
+    model: Annotated[str, Argument(help="A run folder, an export's folder, a model.onnx or hf://OWNER/NAME.")],
+    images: Annotated[list[Path], Argument(help="Image files, and folders of them.", metavar="IMAGE...")],
+    top: Annotated[int, Option(min=1, help="How many classes of each image.")] = 3,
+    device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Name what is on image files: the likeliest classes, with the network's confidence."""
+    predictions = api.predict(model, images, top=top, device=device, threads=threads)
+    if as_json:
+        print_json({"model": model, "images": predictions})
+        return
+    for prediction in predictions:
+        answers = ", ".join(f"{one_line(answer['class'])} {answer['confidence']:.1%}" for answer in prediction["top"])
+        tell(f"{prediction['image']}: {answers}")
 
 
 def report(

@@ -75,7 +75,8 @@ def demo(
     if as_json:
         print_json({"rows": rows, "out": str(runs / suite), "report": report["page"]})
     else:
-        _show_demo(rows)
+        guessed = {name: 1 / len(session.sets(recipe.data).classes) for name in SETS if rows[0]["score"] == "accuracy"}
+        _show_demo(rows, guessed)
         tell("\n".join(["", *report["sentences"], "", f"runs: {runs / suite}", f"page: {report['page']}"]))
 
 
@@ -95,9 +96,10 @@ def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state:
     return row
 
 
-def _show_demo(rows: list[dict[str, Any]]) -> None:
+def _show_demo(rows: list[dict[str, Any]], guessed: dict[str, float]) -> None:
     headings = {"method": ""} | {name: name for name in SETS} | {"shape_bias": "shape bias"}
-    table("What the students lean on", headings, rows)
+    chance = [{"method": "chance", "shape_bias": None} | guessed] if guessed else []
+    table("What the students lean on", headings, [*rows, *chance])
     inside = [row for row in rows if "projection" in row]
     if inside:
         cells = [[row["method"], *(f"{row[k]:.2f} ({row[f'{k}_aligned']:.2f})" for k in INSIDE)] for row in inside]

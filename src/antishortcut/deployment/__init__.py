@@ -84,7 +84,7 @@ def _record(opened: OpenedRun, written: WrittenModel, embedding: bool) -> dict[s
         "classes": opened.classes,
         "names": list(opened.names) or None,
         "image_size": opened.side,
-        "shorter_side": None if opened.maps else round(opened.margin * opened.side),  # of a file, before the crop
+        "shorter_side": None if opened.maps else opened.shorter_side,
         "resized_to": network.size,
         "mean": channels(network.mean),
         "std": channels(network.std),

@@ -47,18 +47,46 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
         node.metadata_props.clear()  # paths of source files on this machine
     if opened.names:
         program.model.metadata_props["classes"] = json.dumps(opened.names)
+    program.model.metadata_props["shorter_side"] = str(opened.shorter_side)
     with library_errors(f"ONNX Runtime does not load {opened.run.model.name}", INSTEAD):
         program.save(place / "model.onnx")
         session = onnx_session(place / "model.onnx", torch.get_num_threads())
     return WrittenModel(
         run=lambda image: [torch.from_numpy(output) for output in session.run(names, {"image": image.numpy()})],
-        load=("import numpy as np, onnxruntime", 'student = onnxruntime.InferenceSession("model.onnx")'),
-        use=(
-            f"image = np.random.rand(1, 3, {opened.side}, {opened.side}).astype(np.float32)  # yours: RGB in [0, 1]",
-            f'{", ".join(names)}{"" if len(names) > 1 else ","} = student.run({json.dumps(names)}, {{"image": image}})',
-            "print(logits.argmax(1))" if opened.classes else "print(embedding.shape)",
+        load=(
+            "import json, numpy as np, onnxruntime",
+            "from PIL import Image, ImageOps",
+            'student = onnxruntime.InferenceSession("model.onnx")',
         ),
+        use=_onnx_use(opened, names),
         library="onnx",
+    )
+
+
+def _onnx_use(opened: OpenedRun, outputs: list[str]) -> tuple[str, ...]:
+    """From a file of the user's to names of classes, prepared as the images were that it was scored on."""
+    side, shorter = opened.side, opened.shorter_side
+    crop = (
+        f"picture = ImageOps.cover(picture, ({shorter}, {shorter}), Image.Resampling.BILINEAR)  # its shorter side",
+        f"left, top = (picture.width - {side}) // 2, (picture.height - {side}) // 2",
+        f"picture = picture.crop((left, top, left + {side}, top + {side}))",
+    )
+    known = 'json.loads(student.get_modelmeta().custom_metadata_map["classes"])'
+    classes = (f"names = {known if opened.names else f'[str(number) for number in range({opened.classes})]'}",)
+    show: tuple[str, ...] = ("print(embedding.shape)",)
+    if opened.maps:
+        show = (*classes, "for number, pixels in zip(*np.unique(logits.argmax(1), return_counts=True)):")
+        show += ('    print(f"{names[number]} {pixels / logits[0, 0].size:.1%}")',)
+    elif opened.classes:
+        show = (*classes, "confidence = np.exp(logits[0] - logits[0].max())", "confidence /= confidence.sum()")
+        show += ("for number in confidence.argsort()[:-4:-1]:",)
+        show += ('    print(f"{names[number]} {confidence[number]:.1%}")',)
+    return (
+        'picture = Image.open("photo.jpg").convert("RGB")  # yours',
+        *(() if opened.maps else crop),
+        "image = np.asarray(picture, np.float32).transpose(2, 0, 1)[None] / 255  # (1, 3, H, W), RGB in [0, 1]",
+        f'{", ".join(outputs)}{"," * (len(outputs) == 1)} = student.run({json.dumps(outputs)}, {{"image": image}})',
+        *show,
     )
 
 

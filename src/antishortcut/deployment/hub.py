@@ -26,8 +26,9 @@ LOADED = "hub-folder, safetensors and timm"  # the formats that `load` reads
 class LoadedModel(ExportModule):
     """Raw images (B, 3, H, W), RGB in [0, 1] → logits (B, C); of segmentation maps (B, C, h, w)."""
 
-    def __init__(self, network: Network, classes: Sequence[str], image_size: int) -> None:
+    def __init__(self, network: Network, classes: Sequence[str], image_size: int, shorter_side: int) -> None:
         super().__init__(network)
+        self.shorter_side = shorter_side  # that an image file is brought to before the square is cut from its centre
         self.classes = tuple(classes)  # their names, in the order of the logits
         self.image_size = image_size  # side of the square images it was trained on
 
@@ -40,28 +41,29 @@ def load(source: str | Path, state: str = "final") -> LoadedModel:
     remote = str(source).startswith(REMOTE)
     place = _download(str(source).removeprefix(REMOTE)) if remote else expanded(source)
     if (place / "run.json").exists():
-        network, names, classes, side = _from_run(RunDir(place), state)
+        network, names, classes, *sides = _from_run(RunDir(place), state)
     elif (place / RECORD).exists() and state == "final":
-        network, names, classes, side = _from_export(place)
+        network, names, classes, *sides = _from_export(place)
     else:
         raise UserError(f"{source} is neither a run folder (run.json) nor an export ({RECORD}) with a state {state}")
-    return LoadedModel(network, names or list(map(str, range(classes))), side).requires_grad_(True).eval()
+    return LoadedModel(network, names or list(map(str, range(classes))), *sides).requires_grad_(True).eval()
 
 
-def _from_run(folder: RunDir, state: str) -> tuple[Network, Sequence[str], int, int]:
+def _from_run(folder: RunDir, state: str) -> tuple[Network, Sequence[str], int, int, int]:
     if not folder.finished:
         raise UserError(f"{folder.path} is not finished; run its command again to resume it")
     opened = open_run(folder, None, state)
-    return opened.network, opened.names, opened.classes, opened.side
+    return opened.network, opened.names, opened.classes, opened.side, opened.shorter_side
 
 
-def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int]:
+def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int, int]:
     path = place / RECORD
     record = read_json(path)
     try:
         form, names = record["format"], tuple(map(str, record["names"] or ()))
         classes, side, classifier = int(record["classes"]), int(record["image_size"]), record["teachers_classifier"]
-        if not (0 <= classes <= MOST and 1 <= side <= SIDE):
+        shorter = int(record.get("shorter_side") or side)
+        if not (0 <= classes <= MOST and 1 <= side <= SIDE and 1 <= shorter <= SIDE):
             raise ValueError
         options = {**record["options"], "mean": record["mean"], "std": record["std"]}  # as that timm had them
         model = ModelSettings(name=record["model"], **options).without_weights()
@@ -74,7 +76,7 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int]:
     if settings is not None:
         network = reuse_classifier(network, classes, settings)
     load_checked(bare(network), read_weights(place / WEIGHTS), place / WEIGHTS)
-    return network, names, classes, side
+    return network, names, classes, side, shorter
 
 
 def _download(name: str) -> Path:

@@ -69,6 +69,11 @@ class OpenedRun:
         """The network without our wrapper."""
         return bare(self.network)
 
+    @property
+    def shorter_side(self) -> int:
+        """Of an image file, before the square is cut from its centre."""
+        return round(self.margin * self.side)
+
     def batches(self) -> list[Tensor]:
         """Batches to check with; of scenes the last one has an odd size."""
         batches = [self.images[:size] for size in BATCHES]

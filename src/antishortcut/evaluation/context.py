@@ -12,13 +12,15 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from antishortcut.analysis.directions import strip
 from antishortcut.analysis.features import features, predict
 from antishortcut.data.readers import tiny_wnids
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.shifts import Shift, open_class_folders
-from antishortcut.data.splits import limited
+from antishortcut.data.splits import limited, take
 from antishortcut.errors import UserError
 from antishortcut.evaluation import check_folder_name
+from antishortcut.fileio import atomic_write
 from antishortcut.methods import build_method
 from antishortcut.metrics import accuracy
 from antishortcut.models import Network, feature_shapes
@@ -38,6 +40,8 @@ from antishortcut.types import (
     Task,
     lacks_labels,
 )
+
+MISTAKES = "artifacts/mistakes-{}.png"  # by test set: the images of `mistakes` side by side
 
 
 @dataclass(frozen=True)
@@ -204,16 +208,24 @@ def is_current(score: Mapping[str, Any], fingerprint: str, hashed: str) -> bool:
 def clean(context: EvalContext) -> Iterator[Score]:
     """Every test set of the data, scored as its task defines."""
     for name, images in context.sets.tests.items():
-        yield Score(name, context.sets.fingerprint, partial(_clean, images))
+        yield Score(name, context.sets.fingerprint, partial(_clean, name, images))
 
 
-def _clean(images: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+def _clean(name: str, images: AnySet, evaluated: EvaluatedRun) -> Mapping[str, Any]:
     sets = evaluated.context.sets
     task = build_task(sets)
     if isinstance(task, ScoredByTeacher):
         return {"count": len(images), "values": _agreement(task, images, evaluated)}
     batches = ((outputs[""], batch) for outputs, batch in evaluated.predict({"": evaluated.network}, images))
-    return {"count": len(images)} | task.report(batches, images, sets.classes)
+    result = {"count": len(images)} | task.report(batches, images, sets.classes)
+    mistakes = result.get("mistakes", [])
+    if mistakes and not evaluated.suffix:
+        few = take(images, torch.tensor([mistake["image"] for mistake in mistakes]))
+        with atomic_write(evaluated.folder.path / MISTAKES.format(name)) as file:
+            strip(few).save(file, format="PNG")
+    if isinstance(images, FileSet):
+        mistakes[:] = [mistake | {"image": str(images.paths[mistake["image"]])} for mistake in mistakes]
+    return result
 
 
 def _agreement(task: ScoredByTeacher, images: AnySet, evaluated: EvaluatedRun) -> dict[str, float]:

@@ -178,11 +178,10 @@ class FeatureExtractor(nn.Module):
         returned = self.classes == 0 or isinstance(entries(output).get("embedding"), Tensor)
         heads = () if self.classes == 0 else find_heads(self.module, calls, logits)
         if not heads and not returned and self.embedding is None:
-            outputs = [path for path, (_, y, *_) in calls.items() if y is not None and y.ndim > 1 and len(y) == len(x)]
-            options = ", ".join(outputs[:-7:-1])
+            options = ", ".join(on_the_way(calls, logits)[:6])
             raise UserError(
-                "cannot tell which layer's input is the embedding; name a module: embedding = … "
-                f"(candidates: {options or 'none'}), or return {{'logits': …, 'embedding': …}}"
+                "cannot tell where the embedding is; name the module whose output it is: embedding = PATH "
+                f"(candidates: {options or 'none'}), or return {{'logits': …, 'embedding': …}} in forward"
             )
         embedding = None if self.embedding is None else named_output(calls, self.embedding, x, "embedding")
         if self.stages is not None:
@@ -320,6 +319,22 @@ def find_heads(module: nn.Module, calls: Mapping[str, Call], logits: Tensor) -> 
         if width != logits.shape[1] or calls[path].times > 1:
             return ()
     return tuple(sorted(heads))
+
+
+def on_the_way(calls: Mapping[str, Call], logits: Tensor) -> list[str]:
+    """Modules that may give the embedding, the last first: the logits depend on them, and they are no logits."""
+    visited, ahead = set[Any](), [logits.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            ahead += [before for before, _ in node.next_functions]
+    shape, known = logits.shape, logits.grad_fn is not None  # without a graph, any may be it
+    return [
+        path
+        for path, (_, y, node, _) in reversed([*calls.items()])
+        if y is not None and y.ndim > 1 and len(y) == shape[0] and y.shape != shape and (node in visited or not known)
+    ]
 
 
 def head_input(module: nn.Module, path: str, value: Any) -> Stage:

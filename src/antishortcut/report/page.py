@@ -20,12 +20,14 @@ from markupsafe import Markup
 from antishortcut.fileio import atomic_write
 from antishortcut.report import notes, paper_comparison, score_figures
 from antishortcut.report.charts import Figure, style
+from antishortcut.report.class_answers import ClassAnswers, class_answers
 from antishortcut.report.collect import BASELINE, Curve
 from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.frontier import frontier_figure
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
+from antishortcut.report.reference_rows import reference_rows
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
 from antishortcut.report.sweep import Sweep
@@ -44,6 +46,7 @@ class Figures:
     frontier: list[Figure]
     leaning: list[Figure]
     scenes: list[Gallery]
+    answers: list[ClassAnswers]
     mechanism: list[Figure]
     embeddings: list[Figure]
     teachers: list[tuple[Directions, list[Figure]]]
@@ -71,6 +74,7 @@ def make_figures(table: ResultTable) -> Figures:
         frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),
         scenes=galleries(table, skipped),
+        answers=class_answers(table, skipped),
         mechanism=filled(mechanism_figures(table)),
         embeddings=embedding_figures(table.runs, skipped),
         teachers=[(each, direction_figures(each, index)) for index, each in enumerate(table.runs.directions)],
@@ -117,6 +121,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         errors=score_figures.corruption_table(runs),
         references=sorted({(name, run) for s in runs.students for name, run in s.references.items()}),
         sizes=size_table(runs),
+        reference_rows=reference_rows(table),
         notes=[*notes.warnings(table), *notes.teacher_notes(runs)],
         skipped=(*runs.aside, *runs.notes, *drawn.notes),
         different=different,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -29,6 +29,7 @@ UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 Json = dict[str, Any]
 Explained = dict[str, dict[str, float]]  # state → cue → share of variance
+Confusion = dict[str, dict[str, float]]  # class → answer → images
 Histogram = dict[float, float]  # centre of a bin → share of the samples in it
 
 
@@ -153,6 +154,15 @@ def terms(rows: list[Json], epochs: float) -> tuple[tuple[float, str, float], ..
 # --- scores/ ---
 
 
+class Mistake(NamedTuple):
+    """An image that is taken for another class."""
+
+    image: str  # its number in the set, or its path
+    label: str
+    answer: str
+    confidence: float
+
+
 @dataclass
 class Scores:
     """What scores/ holds of one run."""
@@ -165,6 +175,8 @@ class Scores:
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not there
+    confusion: dict[str, Confusion] = field(default_factory=dict)  # set → its matrix
+    mistakes: dict[str, list[Mistake]] = field(default_factory=dict)  # set → the surest first
     cost: dict[str, float] = field(default_factory=dict)  # milliseconds, bytes, parameters, and its teacher's
     machine: str = ""  # on which they were measured
 
@@ -208,6 +220,12 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
     classes = {key: number(value) for key, value in (saved.get("classes") or {}).items()}
     if any(value is not None for value in classes.values()):
         scores.classes[name] = classes
+    if rows := {key: row for key, raw in (saved.get("confusion") or {}).items() if (row := finite(raw))}:
+        scores.confusion[name] = rows
+        scores.mistakes[name] = [
+            Mistake(str(each["image"]), str(each["class"]), str(each["answer"]), *numbers([each["confidence"]]))
+            for each in saved["mistakes"]
+        ]
 
 
 # --- artifacts/ of a student ---
@@ -324,6 +342,7 @@ class Direction:
     energy: dict[str, float]  # state → share of the features' energy
     explained: Explained
     ends: dict[str, tuple[Picture, list[str]]]  # high, low → strip and the classes in it
+    named: str = ""  # statistics of the images that go along with it
 
 
 @dataclass(frozen=True)
@@ -369,7 +388,9 @@ def _direction(path: Path, name: str, kind: str, raw: Json, notes: Notes) -> Dir
             if raw.get(end):
                 ends[end] = open_picture(path.parent / raw[end], notes), list(map(str, raw[f"classes_{end}"]))
     energy = {state: raw.get(f"energy_{state}") for state in ("early", "final")}
-    return Direction(kind, int(raw["number"]), finite(energy), _explained(raw.get("explained")), ends)
+    statistics = raw.get("statistics") or {}
+    named = f"{statistics['name']}; R² {numbers([statistics['r2']])[0]:.2f}" if statistics.get("name") else ""
+    return Direction(kind, int(raw["number"]), finite(energy), _explained(raw.get("explained")), ends, named)
 
 
 def _explained(saved: Json | None) -> Explained:

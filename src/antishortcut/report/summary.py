@@ -11,6 +11,7 @@ from statistics import fmean
 from antishortcut.evaluation import FOLDER
 from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import CORRUPTIONS
+from antishortcut.report.reference_rows import teacher_value
 from antishortcut.report.stats import Paired
 from antishortcut.report.table import ResultTable, better, leaves_zero_out, split_column
 
@@ -149,14 +150,7 @@ class Overview:
         """The score of the chosen student's teacher, mean over those of its seeds."""
         values = []
         for student in self.groups[self.chosen]:
-            teacher = self.table.runs.teacher_runs.get(student.run.teacher or "")
-            if teacher is None or not student.run.roles:
-                return None
-            mark = f"@{student.run.early}" if early else ""
-            value = teacher.values.get(f"{scored.name}{mark} {scored.score}")
-            judged = (scored.name in (teacher.eval_split, "training")) and teacher.eval_split == student.eval_split
-            if value is None and not early and judged and teacher.primary_metric == self.metric:
-                value = teacher.values["last"]
+            value = teacher_value(self.table.runs, student, scored.column, early)
             if value is None:
                 return None
             values.append(scored.share(value))

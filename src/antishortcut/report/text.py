@@ -15,6 +15,7 @@ from antishortcut.report.collect import BASELINE
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
+from antishortcut.report.reference_rows import reference_rows
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
 from antishortcut.report.table import (
@@ -61,7 +62,12 @@ def _results(table: ResultTable, bold: bool = False) -> tuple[list[str], list[li
         columns.append(cells)
     head = ["method", "seeds", *(f"{column_name(name)} {arrow(name)}".strip() for name in table.columns)]
     seeds = [str(table.seeds[method]) for method in table.cells]
-    return head, [list(row) for row in zip(table.cells, seeds, *columns, strict=True)]
+    rows = [list(row) for row in zip(table.cells, seeds, *columns, strict=True)]
+    for row in reference_rows(table):
+        cells = [row.text(name) for name in table.columns]
+        if set(cells) - {"–"}:
+            rows.append([row.name, str(row.count or "–"), *cells])
+    return head, rows
 
 
 def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
@@ -127,6 +133,7 @@ class Report:
         return {key: value for key, value in more.items() if value} | {
             "sentences": self.sentences,
             "rows": table.rows(),
+            "references": [{"row": row.name} | row.values for row in reference_rows(table)],
             "differences": [one.flat() for one in table.differences],
             "printed": [each.flat() for each in paper_comparison.compare_with_paper(table)],
             "page": str(runs.folder / "report.html"),
@@ -242,6 +249,7 @@ def write_latex(table: ResultTable, path: Path) -> None:
             bold = rf"\textbf{{{mean}}}" if method in best[name] else mean
             cells.append(bold + (rf" {{\scriptsize {spread}}}" if spread else ""))
         body.append(cells)
+    below = [[row.name, str(row.count or "–"), *map(row.text, table.columns)] for row in reference_rows(table)]
     note = rf"\multicolumn{{{2 + len(table.columns)}}}{{p{{0.9\linewidth}}}}"
     lines = [
         r"% Made by asd report. Needs \usepackage{booktabs} and, before TeX Live 2018, \usepackage[utf8]{inputenc}.",
@@ -252,6 +260,8 @@ def write_latex(table: ResultTable, path: Path) -> None:
         " & ".join(tex(name) for name in names) + r" \\",
         r"\midrule",
         *(" & ".join(cells) + r" \\" for cells in body),
+        *([r"\midrule"] if below else []),
+        *(" & ".join(map(tex, cells)) + r" \\" for cells in below),
         *([r"\midrule"] if table.suite_labels else []),
         *(rf"{note}{{\footnotesize {tex(label)}}} \\" for label in table.suite_labels),
         r"\bottomrule",
