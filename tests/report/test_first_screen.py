@@ -5,7 +5,7 @@ from pathlib import Path
 
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
-from antishortcut.report.first_screen import FirstScreen, first_screen
+from antishortcut.report.first_screen import TURNS, FirstScreen, NetworkAnswer, first_screen, turn
 from antishortcut.report.reader import Notes
 from antishortcut.report.table import ResultTable
 from tests.browser.fake_runs import HOSTILE, TEACHER, maps, score, student
@@ -43,6 +43,15 @@ def test_images_are_chosen_by_rule(tmp_path: Path) -> None:
     assert [each.network for each in last] == ["T_early", "T_final", "kd", "asd"]
     assert [each.right for each in last] == [False, True, True, False]
     assert {each.confidence for each in last} == {0.75}
+
+
+def test_an_audit_says_what_training_made_of_an_image() -> None:
+    def said(answer: str, right: bool) -> NetworkAnswer:
+        return NetworkAnswer("T", answer, 0.5, right, "", None)
+
+    right, one, two = said("a", True), said("b", False), said("c", False)
+    pairs = {(right, one): 0, (one, right): 1, (one, two): 2, (one, one): 3, (right, right): 4}
+    assert [turn(pair, []) for pair in pairs] == [TURNS[at] for at in pairs.values()]
 
 
 def test_names_are_escaped_and_answers_need_no_script(tmp_path: Path) -> None:

@@ -90,11 +90,6 @@ def render(table: ResultTable, drawn: Figures) -> str:
         differences.setdefault(one.method, {})[one.column] = one
     return render_page(
         "template.html",
-        filters={
-            "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
-            "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
-            "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
-        },
         drawn=drawn.all(),
         methods=runs.methods,
         title=readable(runs.folder.resolve().name),
@@ -128,16 +123,20 @@ def render(table: ResultTable, drawn: Figures) -> str:
 
 def render_page(
     template: str,
-    filters: Mapping[str, Callable[..., Any]],
     drawn: Iterable[Figure],
     methods: list[str],
+    filters: Mapping[str, Callable[..., Any]] | None = None,
     **context: Any,
 ) -> str:
     """A template with its charts. Everything from outside is escaped in it, in text and in JSON alike."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= filters
+    environment.filters |= {
+        "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
+        "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
+        "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
+    } | dict(filters or {})  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
     panels = [panel for figure in drawn for panel in figure.panels]
     index = {id(panel): number for number, panel in enumerate(panels)}
