@@ -122,7 +122,7 @@ def test_a_planted_direction_is_measured_and_shown(tmp_path: Path) -> None:
 
 
 def test_what_training_gave_up_in_words(tmp_path: Path) -> None:
-    """T_early judges by the first quadrant's colour, which is the class; T_final sees its green three times as bright."""
+    """T_early judges by the first quadrant's colour, which is the class; to T_final green is brighter."""
     label, first = colours(60).label, colours(60).image[:, :, 0, 0].float()
     answer = (first * torch.tensor([1, 3, 1])).argmax(dim=1)
     lost = float((answer != label).double().mean())

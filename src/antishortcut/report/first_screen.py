@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from PIL import Image
 from antishortcut.fileio import content
 from antishortcut.report.charts import GREY, style
 from antishortcut.report.reader import Notes, Picture, numbers, parse_picture, readable
+from antishortcut.report.segmentation_figures import Gallery, SceneColumn
 from antishortcut.report.summary import Overview, ScoredSet, overviews, sentences
 from antishortcut.report.table import ResultTable
 
@@ -36,19 +37,34 @@ TEACHER = {"early": "T_early", "final": "T_final"}
 TURNS = ("given up: right early, wrong now", "gained: wrong early, right now", "changed, still wrong", "both are wrong",
          "both are right")  # fmt: skip
 CHOSEN = "Test images chosen by rule, with what {who} answer (✓ right, ✗ wrong) and how sure they are. "
-LOOK = "Point at an answer, or choose it, to see where that network looks: bright by Grad-CAM."
+LOOK = (
+    "The right picture is bright where the chosen network looks, by Grad-CAM: an attribution. Point at another answer, "
+    "choose it, or tap the picture."
+)
+SCENE = (
+    "Scenes of the {set} set on which the networks differ most, under what the chosen network says. Beside it: what it "
+    "mistakes most often, and the share of pixels it gets right. Point at another, choose it, or tap the picture."
+)
+SCENES = 8
 
 
 @dataclass(frozen=True)
 class NetworkAnswer:
-    """What one network says of one image."""
+    """What one network says of one image, or of its pixels."""
 
     network: str
     answer: str
-    confidence: float
-    right: bool
-    heat: str  # data URI of a PNG that darkens what it does not look at
+    confidence: float  # of pixels: how many are right
+    right: bool | None  # None of pixels
+    heat: str  # data URI of a PNG that darkens what it does not look at; of pixels, their classes in colours
     method: str | None  # of a student, so that its checkbox hides it
+
+    @property
+    def words(self) -> str:
+        if self.right is None:
+            return f"{self.network}: {self.answer}, {100 * self.confidence:.0f} % of the pixels right. Show its classes"
+        said = f"{self.answer}, {'right' if self.right else 'wrong'}, {100 * self.confidence:.0f} % sure"
+        return f"{self.network}: {said}. Show where it looks"
 
 
 @dataclass(frozen=True)
@@ -88,18 +104,21 @@ class FirstScreen:
     command: str = ""  # to have images, after the caption
 
 
-def first_screen(table: ResultTable, notes: Notes) -> FirstScreen | None:
+def first_screen(table: ResultTable, scenes: Sequence[Gallery], notes: Notes) -> FirstScreen | None:
     """None before a student is finished."""
     if not table.cells:
         return None
     one = overviews(table)[0]
-    cards = image_cards(one, notes)
-    caption, command = CHOSEN.format(who="T_early, T_final and the students of the first seed") + LOOK, ""
-    if not cards:
-        caption, command = "", ""
-        if one.metric == "accuracy":
-            caption = "To see here what every network answers on a dozen test images, and where it looks:"
-            command = f"asd evaluate {table.runs.folder}/* --on maps"
+    cards, command = image_cards(one, notes), ""
+    if cards:
+        caption = CHOSEN.format(who="T_early, T_final and the students of the first seed") + LOOK
+    elif own := [gallery for gallery in scenes if gallery.suite == one.suite]:
+        telling = own[-1]  # the set "conflict" comes after the ordinary one
+        cards, caption = scene_cards(telling), SCENE.format(set=telling.scene_set.set)
+    else:
+        what = {"accuracy": "maps", "miou": "scenes"}.get(one.metric)
+        caption = "To see here what every network answers on a dozen test images, and where it looks:" if what else ""
+        command = f"asd evaluate {table.runs.folder}/* --on {what}" if what else ""
     bars, percent = set_bars(one), one.metric in ("accuracy", "agreement")
     below = "Mean over seeds" + "; the line is chance" * (bars[0].chance is not None) + "."
     return FirstScreen(sentences(table.runs), cards, caption, bars, below, percent, command)
@@ -250,6 +269,43 @@ def turn(teachers: Iterable[NetworkAnswer], students: Iterable[NetworkAnswer]) -
     if early.answer == final.answer:
         return TURNS[4 if final.right else 3]
     return TURNS[0 if early.right else 1 if final.right else 2]
+
+
+def scene_cards(gallery: Gallery) -> list[ImageCard]:
+    """The scenes on which T_early, T_final and the students differ most."""
+    by_title = {column.title: column for column in gallery.columns}
+    titles = {"truth": "labels", "early": "T_early", "teacher": "T_final"}
+    shown = [by_title[title] for title in titles if title in by_title]
+    shown += [column for column in gallery.first if column.method][:STUDENTS]
+    cards = []
+    for at, picture in by_title["input"].shots.items():
+        masks = {column: column.shots[at] for column in shown if at in column.shots}
+        truth = by_title["truth"].shots.get(at)
+        if truth is None or len({(shot.width, shot.height) for shot in masks.values()}) > 1:
+            continue
+        answers = [_mask_answer(gallery, column, shot, truth, titles) for column, shot in masks.items()]
+        shares = [each.confidence for each in answers[1:]] or [1.0]
+        card = ImageCard(f"{at + 1}", f"scene {at + 1}", "", picture, tuple(answers))
+        cards.append((max(shares) - min(shares), card))
+    return [card for _, card in sorted(cards, key=lambda each: -each[0])[:SCENES]]
+
+
+def _mask_answer(
+    gallery: Gallery, column: SceneColumn, shot: Picture, truth: Picture, titles: Mapping[str, str]
+) -> NetworkAnswer:
+    labels, said = (np.asarray(each.image().convert("RGB")).reshape(-1, 3).astype(int) for each in (truth, shot))
+    labels, said = (each @ np.array([65536, 256, 1]) for each in (labels, said))  # (pixels,) colours as numbers
+    known = labels != 0  # black has no label
+    wrong = known & (labels != said)
+    text = "" if column.title == "truth" else "no mistake"
+    if wrong.any():
+        names = {int(paint[1:], 16): name for name, paint in gallery.scene_set.colours}
+        pairs, counts = np.unique(np.stack([labels[wrong], said[wrong]]), axis=1, return_counts=True)
+        is_, taken = (names.get(int(value), "?") for value in pairs[:, counts.argmax()])
+        text = f"{is_} as {taken}"
+    share = 1 - float(wrong.sum()) / max(int(known.sum()), 1)
+    name = titles.get(column.title, column.title.rpartition("/")[2])
+    return NetworkAnswer(name, text, share, None, shot.uri, column.method)
 
 
 # --- bars ---

@@ -23,6 +23,7 @@ from antishortcut.report.charts import Figure, style
 from antishortcut.report.collect import BASELINE, Curve
 from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.frontier import frontier_figure
+from antishortcut.report.glossary import Glossary
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
@@ -65,12 +66,13 @@ def make_figures(table: ResultTable) -> Figures:
         return [figure for figure in figures if figure.panels]
 
     skipped = Notes()
+    scenes = galleries(table, skipped)
     return Figures(
-        first=first_screen(table, skipped),
+        first=first_screen(table, scenes, skipped),
         differences=filled([score_figures.difference_figure(table)]),
         frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),
-        scenes=galleries(table, skipped),
+        scenes=scenes,
         mechanism=filled(mechanism_figures(table)),
         embeddings=embedding_figures(table.runs, skipped),
         teachers=[(each, direction_figures(each, index)) for index, each in enumerate(table.runs.directions)],
@@ -134,7 +136,7 @@ def render_page(
     )
     environment.filters |= {
         "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
-        "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
+        "terms": Glossary(), "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
         "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
     } | dict(filters or {})  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
