@@ -67,7 +67,7 @@ def evaluate(
     columns = [flat_scores(result["scores"]) for result in results]
     keys = dict.fromkeys(key for column in columns for key in column)
     heads = ["set", "score", *(one_line(Path(result["run"]).name) for result in results)]
-    table("scores", heads, [(*key, *(column.get(key) for column in columns)) for key in keys])
+    table("scores", heads, [(*key, *(column.get(key) for column in columns)) for key in keys], bars=True)
 
 
 def report(

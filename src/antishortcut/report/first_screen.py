@@ -219,9 +219,12 @@ def image_cards(one: Overview, notes: Notes) -> list[ImageCard]:
 
 
 def in_turn(cards: Iterable[ImageCard]) -> list[ImageCard]:
-    """One of each reason, then the second of each …: the first few in view are not all alike."""
+    """One of each reason, then the second of each …: the first few in view are not all alike.
+
+    Of one reason, those first that T_early gets wrong and others right.
+    """
     by_reason: dict[str, list[ImageCard]] = {reason: [] for reason in REASONS}
-    for card in cards:
+    for card in sorted(cards, key=lambda card: card.answers[0].right or not any(one.right for one in card.answers)):
         by_reason[card.reason].append(card)
     ranked = [(rank, at, card) for at, each in enumerate(by_reason.values()) for rank, card in enumerate(each)]
     return [card for _, _, card in sorted(ranked, key=lambda each: each[:2])]
@@ -279,11 +282,11 @@ def scene_cards(gallery: Gallery) -> list[ImageCard]:
     shown += [column for column in gallery.first if column.method][:STUDENTS]
     cards = []
     for at, picture in by_title["input"].shots.items():
-        masks = {column: column.shots[at] for column in shown if at in column.shots}
+        there = [column for column in shown if at in column.shots]
         truth = by_title["truth"].shots.get(at)
-        if truth is None or len({(shot.width, shot.height) for shot in masks.values()}) > 1:
-            continue
-        answers = [_mask_answer(gallery, column, shot, truth, titles) for column, shot in masks.items()]
+        if truth is None or len({(c.shots[at].width, c.shots[at].height) for c in there}) > 1:
+            continue  # nothing to hold the others against
+        answers = [_mask_answer(gallery, column, column.shots[at], truth, titles) for column in there]
         shares = [each.confidence for each in answers[1:]] or [1.0]
         card = ImageCard(f"{at + 1}", f"scene {at + 1}", "", picture, tuple(answers))
         cards.append((max(shares) - min(shares), card))

@@ -49,5 +49,5 @@ class Glossary:
         name = f"term{len(self.known)}"
         return Markup(
             '<button type="button" class="term" popovertarget="{}">{}</button>'
-            '<span popover id="{}" class="meaning"><b>{}</b> {}</span>'
+            '<span popover id="{}" class="meaning"><strong>{}</strong> {}</span>'
         ).format(name, word, name, word, TERMS[word])

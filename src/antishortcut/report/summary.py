@@ -246,10 +246,12 @@ def _probed(one: Overview) -> str:
 
 def _limits(one: Overview) -> list[str]:
     """Where the teacher has nothing to hand down."""
-    scored = one.target
-    value, chance = one.teacher(scored), one.chance(scored)
-    if one.feared and value is not None and chance is not None and value <= chance + NEAR:
-        return [f"Its teacher is hardly better than chance there ({100 * chance:.0f} %): nothing can be handed down."]
+    for scored in (one.target, one.ordinary) if one.feared else (one.ordinary,):
+        value, chance = one.teacher(scored), one.chance(scored)
+        if value is not None and chance is not None and value <= chance + NEAR:
+            there = " there" if scored is not one.ordinary else ""
+            text = f"Its teacher is hardly better than chance{there} ({100 * chance:.0f} %)"
+            return [f"{text}: nothing can be handed down."]
     gaps = []
     for each in (one.ordinary, *one.feared[:1]):
         final, early = one.teacher(each), one.teacher(each, early=True)
