@@ -62,7 +62,7 @@ def main() -> None:
     fit = sum(telling(card) == len(SHOWN) for card in every)
     chosen = (
         f"{ROWS} of the {len(every)} images on the report’s page, chosen because T_early and kd err and the others do "
-        f"not ({fit} of {len(every)} are so). Bright: where the network looks, by Grad-CAM, which is coarse at 32 pixels."
+        f"not ({fit} of {len(every)} are so). Bright: where the network looks, by Grad-CAM, coarse at 32 pixels."
     )
     cards = sorted(every, key=telling, reverse=True)[:ROWS]
     template = Environment(autoescape=True).from_string(PAGE)
