@@ -3,10 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from antishortcut import progress
+from antishortcut.progress import ProgressBar
 
 FULL = Path("/dev/full")  # a disk that is always full
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
@@ -16,8 +17,8 @@ def test_a_line_tells_what_is_done_and_how_fast(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 1000, 25)).__next__
-    monkeypatch.setattr(progress.time, "monotonic", clock)
-    with progress.ProgressBar("teacher cnn s0", 100, images=64) as bar:  # begins at 0 s
+    monkeypatch.setattr("antishortcut.progress.time", SimpleNamespace(monotonic=clock))
+    with ProgressBar("teacher cnn s0", 100, images=64) as bar:  # begins at 0 s
         bar.update(50, {"task": 0.5})  # at 25 s
     assert capsys.readouterr().err.strip() == "teacher cnn s0: step 50/100, 128 images/s, 25 s left, task 0.500"
 

@@ -212,8 +212,8 @@ def test_the_first_screen_shows_what_every_network_says(tmp_path: Path) -> None:
         ("labels", "", 1.0),
         ("T_early", "A as background", 0.5),
         ("T_final", "A as background", 0.75),
-        ("kd", "A as K", 0.75),
-        ("asd", "A as K", 0.75),
+        ("kd", "A as K", 0.5),  # two columns of A as background, two as K: the first colour of equals
+        ("asd", "A as K", 0.5),
     ]
 
 
