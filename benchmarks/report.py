@@ -3,11 +3,15 @@
 The folders are made in a temporary place, 2,880 logged lines each, score files and histograms: `seeds` is one suite of
 10 methods and 50 seeds, `suites` the shape of a whole paper, 13 suites of 13 methods and 3 seeds.
 `first` has to draw every figure; `again` finds them drawn. Each is a new process.
+
+`python benchmarks/report.py runs/demo` instead copies the students of a real folder, with their pictures and their
+teacher, as 100 runs of other names and seeds: seconds, and the size of the page.
 """
 
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from antishortcut.config.recipe import DataSettings, ModelSettings, OptimSettings, Run
+from antishortcut.report import make_report
 from antishortcut.run_dir import RunDir, write_json
 
 EPOCHS, LOGGED = 240, 11  # step lines an epoch
@@ -28,6 +33,9 @@ CODE = (
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        print(json.dumps(copied(Path(sys.argv[1]))))
+        return
     shapes = {
         "seeds": [("suite", name, seed) for name in NAMES[:10] for seed in range(50)],
         "suites": [(f"P{number}", name, seed) for number in range(1, 14) for name in NAMES for seed in range(3)],
@@ -43,6 +51,24 @@ def once(runs: list[tuple[str, str, int]]) -> dict[str, Any]:
         size = sum(path.stat().st_size for path in Path(place).rglob("*.json*"))
         first, again = measure(Path(place)), measure(Path(place))
     return {"runs": len(runs), "megabytes": round(size / 1e6), "first": first, "again": again}
+
+
+def copied(source: Path, count: int = 100) -> dict[str, Any]:
+    """20 methods of as many seeds as it takes, all with everything that the copied student has."""
+    students = [path.parent for path in sorted(source.glob("*/result.json"))]
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(source.parent / "teachers", Path(place) / "teachers")
+        for number in range(count):
+            student, seed = RunDir(students[number % 20 % len(students)]), number // 20
+            run, _ = student.read()
+            method = run.name if number % 20 < len(students) else f"{run.name}-{number % 20}"
+            folder = RunDir(Path(place) / source.name / f"{method}-s{seed}")
+            folder.begin(run.model_copy(update={"name": method, "seed": seed}), {"accelerator": "cpu"}, {})
+            shutil.copytree(student.path, folder.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("run.json"))
+        suite = Path(place) / source.name
+        first, again = measure(suite), measure(suite)
+        page, shown = (suite / "report.html").stat().st_size, make_report(suite)["runs"]
+    return {"runs": shown, "first": first, "again": again, "page_megabytes": round(page / 1e6, 2)}
 
 
 def measure(root: Path) -> dict[str, float]:

@@ -3,13 +3,27 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from antishortcut.progress import ProgressBar
+
 FULL = Path("/dev/full")  # a disk that is always full
-pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 
 
+def test_a_line_tells_what_is_done_and_how_fast(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 25)).__next__
+    monkeypatch.setattr("antishortcut.progress.time", SimpleNamespace(monotonic=clock))
+    with ProgressBar("teacher cnn s0", 100, images=64) as bar:  # begins at 0 s
+        bar.update(50, {"task": 0.5})  # at 25 s
+    assert capsys.readouterr().err.strip() == "teacher cnn s0: step 50/100, 128 images/s, 25 s left, task 0.500"
+
+
+@needs_full
 def test_a_training_goes_on_where_its_progress_cannot_be_printed(tiny: Path, tmp_path: Path) -> None:
     words = ["distill", str(tiny), "--method", "ce", "--threads", "1", "--device", "cpu", "--save-every", "0"]
     command = [sys.executable, "-m", "antishortcut", *words, "--runs", str(tmp_path / "runs"), "--set", "epochs=1"]
@@ -19,6 +33,7 @@ def test_a_training_goes_on_where_its_progress_cannot_be_printed(tiny: Path, tmp
     assert (tmp_path / "runs/tiny/ce-s1/result.json").exists()
 
 
+@needs_full
 def test_results_that_cannot_be_printed_are_an_error() -> None:
     with FULL.open("w") as lost:
         done = subprocess.run([sys.executable, "-m", "antishortcut", "--version"], check=False, stdout=lost)

@@ -45,8 +45,9 @@ def console() -> Console:
 class ProgressBar:
     """Progress of one run."""
 
-    def __init__(self, title: str, total: int, quiet: bool = False) -> None:
+    def __init__(self, title: str, total: int, quiet: bool = False, images: int = 0) -> None:
         self.title, self.total, self.quiet = title, total, quiet
+        self.images = images  # of a step, for images per second
         self.started = self.last = time.monotonic()
         self.first = self.step = 0
         self.bar: Progress | None = None
@@ -83,18 +84,20 @@ class ProgressBar:
     def update(self, step: int, terms: dict[str, float]) -> None:
         if self.quiet:
             return
-        text = " ".join(f"{name} {value:.3f}" for name, value in terms.items())
-        self.step = step
+        text, speed = " ".join(f"{name} {value:.3f}" for name, value in terms.items()), ""
+        self.step, seconds = step, time.monotonic() - self.started
+        if self.images and seconds > 0:
+            speed = f"{self.images * (step - self.first) / seconds:,.0f} images/s"
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, terms=text)
+            self.bar.update(self.task, completed=step, terms=f"{speed} {text}".strip())
         elif self.cell is not None:
             if time.monotonic() - self.last > REDRAW:
                 self.last = time.monotonic()
-                self._draw(step, text)
+                self._draw(step, f"{speed} {text}".strip())
         elif time.monotonic() - self.last > EVERY:
             self.last = time.monotonic()
-            left = (self.last - self.started) / max(step - self.first, 1) * (self.total - step)
-            self.say(f"step {step}/{self.total}, {left:.0f} s left" + (f", {text}" if text else ""))
+            left = f"{seconds / max(step - self.first, 1) * (self.total - step):.0f} s left"
+            self.say(", ".join(filter(None, (f"step {step}/{self.total}", speed, left, text))))
 
     def _draw(self, step: int, text: str) -> None:
         if self.cell is not None:

@@ -136,6 +136,29 @@ def test_a_direction_is_named_by_what_goes_along_with_it(tmp_path: Path) -> None
     assert not [line for line in few["findings"] if line["part"] == "named"]
 
 
+def test_what_training_gave_up_in_words(tmp_path: Path) -> None:
+    """T_early judges by the first quadrant's colour, which is the class; to T_final green is brighter."""
+    label, first = colours(60).label, colours(60).image[:, :, 0, 0].float()
+    answer = (first * torch.tensor([1, 3, 1])).argmax(dim=1)
+    lost = float((answer != label).double().mean())
+    result = audited(tmp_path, network(c1=3.0), network())
+    assert result["answers"] == pytest.approx({"differ": lost, "gained": 0, "given_up": lost})
+    assert result["sentences"] == [
+        f"T_early is right in 100 % of 60 images, T_final in {100 - 100 * lost:.0f} %.",
+        f"Training gained 0 % of the images and gave up {100 * lost:.0f} %: right early, wrong now.",
+        "Of the 1 direction in which features moved most, training strengthened 1.",
+        "Only 60 images: a sign, not a proof.",
+    ]
+    same = audited(tmp_path, network(), network(), student=network())
+    assert same["sentences"][1:3] == ["They answer every image alike.", "The student is right in 100 %."]
+    other = audit(network(classes=5), {"e": network(classes=5, c4=0.0)}, sets_of(), tmp_path)
+    assert "cannot be compared" in other["sentences"][0]
+    text = re.sub(r"<span popover.*?</span>|</?button.*?>", "", html.unescape(paged(result, tmp_path)))
+    assert all(line in text for line in result["sentences"])
+    assert text.index(result["sentences"][0]) < text.index("<table")
+    assert "No images here: Grad-CAM needs a network with feature maps" in text
+
+
 def test_limits_of_fates() -> None:
     assert [fate(remaining) for remaining in (0.0, 0.499, 0.5, 1.0, 2.0, 2.001)] == [
         *("abandoned", "abandoned", "reused", "reused", "reused", "grown")
@@ -326,15 +349,19 @@ def test_audit_of_files(own: Path) -> None:
     (one,) = results["directions"]["displaced"]
     assert one["fate"] == "abandoned"
     assert results["student"]["view"] == "aligned"
+    assert results["sentences"][0].startswith("T_early is right in")
     assert sorted(one["images_high"]) == list(range(12))  # small images are held in memory: places in the set
     remaining = json.loads((own / "audit" / "audit.json").read_text())
     assert remaining == {key: value for key, value in results.items() if key not in ("out", "page")}
     text = (own / "audit" / "audit.html").read_text()
     assert "<img src=x" not in text
     assert "&lt;img src=x onerror" in text
+    assert text.count('<fieldset class="card"') == 12  # each with T_early, T_final and the student, and their maps
+    assert text.count('<label class="answer">') == text.count('class="map"') == 36
     assert {path.name for path in (own / "audit").iterdir()} == {"audit.json", "audit.html", "figures", "pictures"}
     result = invoke("audit", *words)  # again, into the same folder
     assert "displaced directions that training abandoned: 1 of 1" in result.stdout
+    assert result.stdout.rstrip().endswith("\n".join([*results["sentences"], "audit/audit.html"]))
     assert not [path for path in own.iterdir() if path.name.startswith(".")]
 
 

@@ -83,9 +83,8 @@ def test_it_opens_silently_and_fits(
     assert result.said == []
     assert [url for url in result.asked if url != address and not url.startswith("data:")] == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    wide = (
-        "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg') && e.getClientRects().length"
-    )
+    wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, .toggles, svg')"
+    wide += " && e.getClientRects().length"
     assert page.evaluate(f"{wide} && e.getBoundingClientRect().right > innerWidth + 1).length") == 0
     light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert light == (scheme == "light")
@@ -140,30 +139,62 @@ def test_a_method_goes_and_comes_by_keyboard(desktop: Opened) -> None:
 def test_an_answer_shows_where_its_network_looks(desktop: Opened) -> None:
     page = desktop.page
     card = page.locator(".card").first
-    assert card.locator(".answer").count() == 1 + 2 + 4  # the image alone, two teachers, four students
+    assert card.locator(".answer").count() == 2 + 4  # two teachers, four students
 
     def shown() -> list[str]:
         bright = "a => getComputedStyle(a.querySelector('.map')).opacity === '1'"
         names = f"answers => answers.filter({bright}).map(a => a.querySelector('.who').innerText)"
-        return list(card.locator(".answer:not(.bare)").evaluate_all(names))
+        return list(card.locator(".answer").evaluate_all(names))
 
     page.mouse.move(0, 0)
-    assert shown() == []
+    assert shown() == ["T_early"]
     card.locator(".answer", has_text="T_final").click()
     page.mouse.move(0, 0)
     expect(card.locator(".answer", has_text="T_final").locator(".map")).to_have_css("opacity", "1")
     assert shown() == ["T_final"]
     over = card.locator(".answer", has_text="T_final").locator(".map").bounding_box()
-    assert over == card.locator("img").bounding_box()  # it lies on the image
+    assert over == card.locator(".look span").bounding_box()  # it lies on the second picture
+    card.locator("img").click()  # the next one
+    assert shown() == ["ce"]
     card.locator(".answer", has_text="asd").hover()
-    expect(card.locator(".answer", has_text="T_final").locator(".map")).to_have_css("opacity", "0")
+    expect(card.locator(".answer", has_text="ce").locator(".map")).to_have_css("opacity", "0")
     assert shown() == ["asd"]
     page.mouse.move(0, 0)
-    card.get_by_role("radio").nth(2).focus()
+    card.get_by_role("radio").nth(1).check()
+    page.mouse.move(0, 0)
+    card.get_by_role("radio").nth(1).focus()
     page.keyboard.press("ArrowUp")
     expect(card.locator(".answer", has_text="T_early").locator(".map")).to_have_css("opacity", "1")
-    assert "T_early: " in (card.get_by_role("radio").nth(1).get_attribute("aria-label") or "")
+    assert "T_early: " in (card.get_by_role("radio").nth(0).get_attribute("aria-label") or "")
     assert desktop.said == []
+
+
+@pytest.mark.parametrize("size", [PHONE, {"width": 1280, "height": 800}], ids=["phone", "laptop"])
+def test_images_answers_and_maps_are_in_view_and_follow_a_finger(
+    browser: Browser, runs: Path, size: ViewportSize
+) -> None:
+    page = browser.new_context(viewport=size, has_touch=True, reduced_motion="reduce").new_page()
+    page.goto((runs / "report.html").as_uri())
+    card = page.locator(".card").first
+    for part in (card.locator("img"), card.locator(".look span"), card.locator(".answer").nth(2)):
+        expect(part).to_be_in_viewport(ratio=1)
+    expect(card.locator(".map").first).to_have_css("opacity", "1")
+    card.locator("img").tap()
+    expect(card.locator(".map").nth(1)).to_have_css("opacity", "1")
+    page.context.close()
+
+
+def test_a_word_is_explained_by_keyboard(desktop: Opened) -> None:
+    page = desktop.page
+    term = page.get_by_role("button", name="T_early", exact=True)
+    meaning = page.locator(f"#{term.get_attribute('popovertarget')}")
+    expect(meaning).to_be_hidden()
+    term.press("Enter")
+    expect(meaning).to_contain_text("the easy cues")
+    expect(meaning).to_be_in_viewport(ratio=1)
+    page.keyboard.press("Escape")
+    expect(meaning).to_be_hidden()
+    assert page.get_by_role("button", name="T_early", exact=True).count() == 1
 
 
 def test_a_table_is_sorted_by_its_heads(desktop: Opened) -> None:

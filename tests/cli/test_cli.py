@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from antishortcut import __version__
+from antishortcut.cli.options import table
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
 from antishortcut.report import summarise
@@ -65,6 +66,26 @@ def test_demo_has_a_row_for_each_method(here: Path) -> None:
     assert "when the texture lies" in lines[0]
     assert "\n".join(lines) in shown.stdout
     assert 'class="answer"' in (here / story["report"]).read_text()
+
+
+def test_shares_have_bars_where_there_is_room(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [["kd", 0.5, 1.0, 3], ["a longer name", 0.0, None, 4]]
+    for width, marks in ((80, "████"), (36, "")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table("scores", ["run", "one", "two", "count"], rows, bars=True)
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= width for line in lines)
+        kd = next(line for line in lines if "kd" in line)
+        assert [cell.strip() for cell in kd.split("│")[1:-1]] == [
+            "kd",
+            f"0.500 {marks}".strip(),
+            f"1.000 {2 * marks}".strip(),
+            "3",
+        ]
+    table("scores", ["run", "one", "two", "count"], rows)
+    assert "█" not in capsys.readouterr().out
 
 
 def test_lists(here: Path) -> None:

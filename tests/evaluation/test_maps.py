@@ -8,11 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
+from antishortcut.analysis.answers import RULES, SIDE, STATES, choose
 from antishortcut.analysis.saliency import grad_cam, integrated_gradients, share_inside
 from antishortcut.config.recipe import Recipe
 from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
-from antishortcut.evaluation.maps import ARTIFACT, RULES, SIDE, choose, conflict_glyphs
+from antishortcut.evaluation.maps import ARTIFACT, conflict_glyphs
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, teach
 from antishortcut.types import ImageSet
@@ -33,6 +34,9 @@ def test_images_are_chosen_by_rule_and_mostly_by_the_teacher() -> None:
         }[why]
     assert choose({"own": other, "early": early, "final": final}, label)[:10] == chosen[:10]
     assert choose({"own": label, "early": label, "final": label}, label)[2][1] == "any"  # nobody errs
+    states = choose({"early": early, "final": final}, label)  # no student: what training gave up comes first
+    assert [sum(why == rule for _, why in states) for rule in STATES] == [3, 5, 2, 2]
+    assert all(early[at] == label[at] != final[at] for at, _ in states[:3])
     alone = choose({"own": own}, label)
     assert [why for _, why in alone] == ["right"] * 6 + ["wrong"] * 6
     assert len(choose({"own": own[:5]}, label[:5])) == 5

@@ -62,7 +62,7 @@ def test_scenes_of_both_sets(evaluated: EvaluatedRun) -> None:
         artifact = json.loads((folder.path / "artifacts" / f"{stem}.json").read_text())
         assert (artifact["set"], artifact["scenes"], artifact["colours"]) == (name, 16, palette(11))
         place = folder.path / "artifacts" / stem
-        assert len(list(place.iterdir())) == 64
+        assert len(list(place.iterdir())) == 80  # input, truth, T_final, T_early, student
         shown = torch.linspace(0, 19, 16).round().long()
         truth = torch.stack([torch.tensor(np.asarray(Image.open(place / f"{n:02d}-truth.png"))) for n in range(16)])
         assert torch.equal(truth.long(), context.sets.tests[name].label[shown].long())

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
-from antishortcut.report.first_screen import FirstScreen, first_screen
+from antishortcut.report.first_screen import TURNS, FirstScreen, NetworkAnswer, first_screen, turn
+from antishortcut.report.glossary import Glossary
 from antishortcut.report.reader import Notes
 from antishortcut.report.table import ResultTable
 from tests.browser.fake_runs import HOSTILE, TEACHER, maps, score, student
@@ -14,7 +15,7 @@ CLASSES = [HOSTILE, "b", "c"]
 
 
 def screen(folder: Path, notes: Notes | None = None) -> FirstScreen:
-    result = first_screen(ResultTable(collect(folder)), notes or Notes())
+    result = first_screen(ResultTable(collect(folder)), [], notes or Notes())
     assert result is not None
     return result
 
@@ -43,6 +44,15 @@ def test_images_are_chosen_by_rule(tmp_path: Path) -> None:
     assert [each.network for each in last] == ["T_early", "T_final", "kd", "asd"]
     assert [each.right for each in last] == [False, True, True, False]
     assert {each.confidence for each in last} == {0.75}
+
+
+def test_an_audit_says_what_training_made_of_an_image() -> None:
+    def said(answer: str, right: bool) -> NetworkAnswer:
+        return NetworkAnswer("T", answer, 0.5, right, "", None)
+
+    right, one, two = said("a", True), said("b", False), said("c", False)
+    pairs = {(right, one): 0, (one, right): 1, (one, two): 2, (one, one): 3, (right, right): 4}
+    assert [turn(pair, []) for pair in pairs] == [TURNS[at] for at in pairs.values()]
 
 
 def test_names_are_escaped_and_answers_need_no_script(tmp_path: Path) -> None:
@@ -85,6 +95,17 @@ def test_without_maps_the_command_is_named(tmp_path: Path) -> None:
     student(tmp_path / "kd-s1", "kd", 1, 0.5)
     make_report(tmp_path)
     assert "/* --on maps</code>" in (tmp_path / "report.html").read_text()
+
+
+def test_terms_are_explained_where_they_first_stand() -> None:
+    explain = Glossary()
+    text = explain("kd over 3 seeds <b> beside contrast+hint")
+    assert (
+        re.sub(r"<span popover.*?</span>|</?button.*?>", "", text) == "kd over 3 seeds &lt;b&gt; beside contrast+hint"
+    )
+    assert [*re.findall(r'popovertarget="(\w+)"', text)] == [*re.findall(r'popover id="(\w+)"', text)]
+    assert text.count("<button") == len(set(re.findall(r'popover id="(\w+)"', text))) == 3
+    assert explain("kd, one seed, seeds, kdsvd, contrast+hints") == "kd, one seed, seeds, kdsvd, contrast+hints"
 
 
 def test_bars_have_every_set_and_chance(tmp_path: Path) -> None:

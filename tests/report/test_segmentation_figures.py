@@ -15,6 +15,7 @@ from antishortcut.config.recipe import DataSettings, ModelSettings
 from antishortcut.experiments.paper import PAIRS
 from antishortcut.report import build
 from antishortcut.report.collect import collect
+from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.mechanism_figures import embedding_figures
 from antishortcut.report.notes import subtitle
 from antishortcut.report.page import make_figures, render
@@ -193,6 +194,36 @@ def test_classes_are_means_over_seeds(suite: tuple[Path, Report, str]) -> None:
     assert flat["classes"][0] == {"class": "background"} | rows["background"].means
 
 
+def test_the_first_screen_shows_what_every_network_says(tmp_path: Path) -> None:
+    """Scene 2 is of classes 0 and 1, its last third without a label; T_early says 0 everywhere, the student 0 and 3."""
+    for name in ("kd", "asd"):
+        folder = dense(tmp_path / "cues-seg" / name, name, 1, 0.4)
+        if name == "kd":
+            assert "--on scenes" in first(tmp_path / "cues-seg").command
+        place = pictures(folder, 3, count=2)
+        mask(place / "01-early.png", [0])
+        pictures(folder, 3, count=2, of="conflict")
+    screen = first(tmp_path / "cues-seg")
+    assert "conflict" in screen.caption  # where the shortcut misleads, if there is such a set
+    (folder.path / "artifacts" / "scenes-conflict.json").unlink()
+    (tmp_path / "cues-seg/kd/artifacts/scenes-conflict.json").unlink()
+    card = next(card for card in first(tmp_path / "cues-seg").cards if card.label == "scene 2")
+    assert [(one.network, one.answer, round(one.confidence, 3)) for one in card.answers] == [
+        ("labels", "", 1.0),
+        ("T_early", "A as background", 0.5),
+        ("T_final", "A as background", 0.75),
+        ("kd", "A as K", 0.5),  # two columns of A as background, two as K: the first colour of equals
+        ("asd", "A as K", 0.5),
+    ]
+
+
+def first(root: Path) -> FirstScreen:
+    table, notes = ResultTable(collect(root)), Notes()
+    screen = first_screen(table, galleries(table, notes), notes)
+    assert screen is not None
+    return screen
+
+
 def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
     root, report, page = suite
     (gallery,) = report.drawn.scenes
@@ -208,7 +239,7 @@ def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
         assert column.shots[7].data == data
         kind = "jpeg" if end == "jpg" else "png"
         assert f"data:image/{kind};base64,{base64.b64encode(data).decode()}" in page
-    assert len(re.findall('<img[^>]* src="data:image/', page)) == 16 * 6
+    assert len(re.findall('<img[^>]* src="data:image/', page)) == 8 + 16 * 6  # the first screen has eight of the inputs
     assert page.count('<table class="scenes">') == 4
     assert 'alt="Scene 2, truth: background, A"' in page
     assert 'alt="Scene 2, kd: background, &lt;script&gt;alert(1)&lt;/script&gt;"' in page
@@ -261,7 +292,7 @@ def test_the_conflict_set_has_a_gallery_of_its_own(tmp_path: Path) -> None:
     assert lying.columns[3].shots[2].data == shown != one.columns[3].shots[2].data
     page = (tmp_path / "report.html").read_text()
     assert "<h3>a, conflict set, where the shortcut says another class" in page
-    assert len(re.findall('<img[^>]* src="data:image/', page)) == 3 * 4 * 5
+    assert len(re.findall('<img[^>]* src="data:image/', page)) == 4 + 3 * 4 * 5
     names = {path.name for path in (tmp_path / "figures").glob("scenes*")}
     assert names == {"scenes-1.png", "scenes-2-1.png", "scenes-3-1.png"}
 

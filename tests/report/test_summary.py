@@ -1,5 +1,6 @@
 """The first sentences of a report, on numbers written by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_the_page_has_the_same_sentences(tmp_path: Path) -> None:
     assert "when the texture lies in 19 %" in lines[0]
     assert make_report(tmp_path / "P2")["sentences"] == lines
     page = (tmp_path / "P2" / "report.html").read_text()
+    page = re.sub(r"<span popover.*?</span>|</?button.*?>", "", page)  # the meanings of terms
     assert all(page.index(line) < page.index("<table") for line in lines)
 
 
@@ -138,6 +140,14 @@ def test_which_set_is_feared(tmp_path: Path, name: str, values: dict[str, float]
     assert f", {words}." in summarise(tmp_path / "P2")[0]
     score(folder, "conflict", {"accuracy": 0.2})  # before all others
     assert ", when the shortcut lies in 20 %." in summarise(tmp_path / "P2")[0]
+
+
+def test_a_teacher_that_guesses(tmp_path: Path) -> None:
+    teacher(tmp_path, iid=0.12)
+    folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.2, teacher=TEACHER, roles={"final": "final"})
+    result = read_json(folder.path / "result.json")
+    write_json(folder.path / "result.json", result | {"classes": list("ABCDEFGHIJ")})
+    assert "Its teacher is hardly better than chance (10 %): nothing can be handed down." in summarise(tmp_path / "P2")
 
 
 def test_a_teacher_with_nothing_to_hand_down(tmp_path: Path) -> None:

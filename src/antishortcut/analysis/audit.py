@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from antishortcut.analysis.alignment import subspace_projection
-from antishortcut.analysis.audit_text import findings, notes
+from antishortcut.analysis.answers import write_answers
+from antishortcut.analysis.audit_text import findings, notes, sentences
 from antishortcut.analysis.directions import GROWN, K, States, cue_images, displaced_and_abandoned, examine_states
-from antishortcut.analysis.features import features, predictions, sample
+from antishortcut.analysis.features import Predictions, features, predictions, sample
 from antishortcut.analysis.geometry import LEFT, Kind, energy, folds, held_out_directions
 from antishortcut.analysis.moments import Moments, angles, ratio, student_views, to_json
 from antishortcut.errors import UserError, suggest
@@ -20,6 +21,7 @@ from antishortcut.types import DataSplits
 
 VERSION = 1  # of audit.json
 POOL = 5_000  # images of each set by default (S-Sec. A.3)
+MAPS = Path("pictures") / "maps.npz"
 KINDS: tuple[Kind, ...] = ("displaced", "abandoned")
 PAPER = (  # projections of KD students on the shortcut eigenspace (S-Sec. A.9.1); the random value is √(K/D)
     {"pair": "P1, ResNet-34 → ResNet-18", "projection": 0.21, "random": math.sqrt(4 / 512), "outcome": "ASD helped"},
@@ -89,6 +91,7 @@ def audit(
         },
         "limits": {"abandoned": LEFT, "grown": GROWN},
         "early": early,
+        "answers": None if accuracy[early] is None else changed(results[early], results["final"], images.label),
         **measured,
         "overlap": overlap(moments),
         "candidates": [row | {"accuracy": accuracy[row["state"]]} for row in candidates(pool)],
@@ -98,8 +101,24 @@ def audit(
     if student is not None:
         rows = {"final": pool["final"], "early": pool[early], "student": results["student"].features}
         result["student"] = {"accuracy": accuracy["student"]} | student_projections(rows, train, bases)
+    if result["answers"] is not None:
+        asked = {"early": early, "final": "final"} | ({} if accuracy.get("student") is None else {"own": "student"})
+        networks = {role: ({**states} | {"final": final} | students)[name] for role, name in asked.items()}
+        answers = {role: results[name].label for role, name in asked.items()}
+        try:
+            write_answers(out / MAPS, networks, answers, images, names, sets, device)
+        except UserError as error:  # of a network without feature maps
+            result["no_maps"] = str(error)
     result = to_json(result)
-    return result | {"notes": list(notes(result)), "findings": findings(result)}
+    text = {"notes": list(notes(result)), "sentences": list(sentences(result)), "findings": findings(result)}
+    return result | text
+
+
+def changed(early: Predictions, final: Predictions, label: Tensor) -> dict[str, float]:
+    """Shares of the images: answered otherwise; wrong early and right now; right early and wrong now."""
+    before, now = early.label == label, final.label == label
+    which = {"differ": early.label != final.label, "gained": now & ~before, "given_up": before & ~now}
+    return {name: float(each.double().mean()) for name, each in which.items()}
 
 
 def overlap(moments: Moments) -> dict[str, Any]:

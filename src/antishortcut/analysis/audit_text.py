@@ -7,6 +7,7 @@ from typing import Any
 Tree = Mapping[str, Any]
 Finding = tuple[str, str, str, str]  # name, value, what to compare it with, what it means
 USUAL_BATCH = 64  # images of a training step
+FEW = 200  # images: fewer are a sign, not a proof
 VIEWS = {
     "raw": "unchanged, as in the paper, although nothing aligns a student’s axes with its teacher’s",
     "aligned": "after a linear map onto T_final’s features, fitted on training images",
@@ -44,6 +45,34 @@ def notes(audit: Tree) -> Iterator[str]:
     there = len(audit["directions"]["displaced"])
     if 0 < there < min(k, width, count):
         yield f"The features moved along {there} of the {k} requested directions, and along no other."
+
+
+def sentences(audit: Tree) -> Iterator[str]:
+    """What training gave up, for the first screen and the end of the command."""
+    early, final = (_state(audit, name)["accuracy"] for name in (audit["early"], "final"))
+    count, answers = audit["count"], audit["answers"]
+    if answers is None:
+        yield "The model’s outputs are not the data’s classes: what it answers early and now cannot be compared."
+    else:
+        yield f"T_early is right in {percent(early)} of {count:,} images, T_final in {percent(final)}."
+        if answers["differ"] == 0:
+            yield "They answer every image alike."
+        else:
+            gained, lost = percent(answers["gained"]), percent(answers["given_up"])
+            yield f"Training gained {gained} of the images and gave up {lost}: right early, wrong now."
+    fates = [one["fate"] for one in audit["directions"]["displaced"]]
+    if None not in fates and fates:
+        parts = (("gave up", "abandoned"), ("kept", "reused"), ("strengthened", "grown"))
+        done = " and ".join(f"{word} {fates.count(fate)}" for word, fate in parts if fate in fates)
+        yield f"Of the {len(fates)} direction{'s' * (len(fates) > 1)} in which features moved most, training {done}."
+    if cues := audit.get("explained", {}).get("displaced"):
+        largest = (max(cues[state].items(), key=lambda cue: cue[1] or 0) for state in ("early", "final"))
+        before, now = (f"{cue} ({percent(value)})" for cue, value in largest)
+        yield f"What varies along them follows the {before} early and the {now} now."
+    if audit.get("student", {}).get("accuracy") is not None:
+        yield f"The student is right in {percent(audit['student']['accuracy'])}."
+    if count < FEW:
+        yield f"Only {count} image{'s' * (count > 1)}: a sign, not a proof."
 
 
 def findings(audit: Tree) -> list[dict[str, str]]:
@@ -192,6 +221,10 @@ def number(value: float | None) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.1f} %".replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
 
 
 def degrees(value: float | None) -> str:

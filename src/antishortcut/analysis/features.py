@@ -48,7 +48,7 @@ def predictions(
     """Features and predicted classes of every network, in the set's order; images are read once."""
     wants_labels("a comparison of features", images, of="image")
     results: dict[str, Predictions] = {}
-    with ProgressBar(title, -(-len(images) // BATCH), quiet) as bar:
+    with ProgressBar(title, -(-len(images) // BATCH), quiet, BATCH) as bar:
         for number, (outputs, batch) in enumerate(predict(networks, images, size, device=device), start=1):
             for role, out in outputs.items():
                 if not out.embedding.isfinite().all():

@@ -73,7 +73,7 @@ def audit(
         print_json({"out": str(out), "page": str(out / api.PAGE)} | result)
     else:
         _show_audit(result)
-        tell(out / api.PAGE)
+        tell("\n".join(["", *result["sentences"], str(out / api.PAGE)]))
 
 
 def _show_audit(result: dict[str, Any]) -> None:

@@ -149,8 +149,20 @@ def with_execution(*without: str) -> Callable[[Callable[..., None]], Callable[..
 # --- Printing ---
 
 
-def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence[Any]) -> None:
-    """Print rows of cells; or rows that are dictionaries, of which `columns` maps the shown keys to headings."""
+BAR, LEAST = 8, 3  # letters of a bar beside a share, and the fewest that are worth it
+
+
+def bar(share: float, length: int) -> str:
+    """A share as a bar of at most so many letters, in eighths."""
+    eighths = round(8 * length * share)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence[Any], *, bars: bool = False) -> None:
+    """Print rows of cells; or rows that are dictionaries, of which `columns` maps the shown keys to headings.
+
+    bars: beside numbers from 0 to 1, where the terminal has room and letters for them.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -158,13 +170,26 @@ def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence
     if isinstance(columns, Mapping):
         rows = [[row[key] for key in columns] for row in rows]
         columns = list(columns.values())
+    screen = Console()
+    cells = [[printable(cell(value)) for value in row] for row in rows]
+    shares = [[value if type(value) is float and 0 <= value <= 1 else None for value in row] for row in rows]
+    barred = [bars and any(share is not None for share in column) for column in zip(*shares, strict=True)]
+    if any(barred) and screen.encoding.startswith("utf"):
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for length in range(BAR, LEAST - 1, -1):
+            wide = [width + (length + 1) * has_bar for width, has_bar in zip(widths, barred, strict=True)]
+            if sum(max(len(head), each) + 3 for head, each in zip(columns, wide, strict=True)) < screen.width:
+                for texts, row in zip(cells, shares, strict=True):
+                    for at in (at for at, has_bar in enumerate(barred) if has_bar):
+                        texts[at] += f" {bar(row[at] or 0.0, length)}"
+                break
     shown = Table(title=Text(printable(title)), title_justify="left")
     for number, column in enumerate(columns):
-        numeric = any(isinstance(row[number], int | float) for row in rows)
+        numeric = any(isinstance(row[number], int | float) for row in rows) and not barred[number]
         shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(printable(cell(value))) for value in row))
-    Console().print(shown)
+    for texts in cells:
+        shown.add_row(*map(Text, texts))
+    screen.print(shown)
 
 
 def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -99,7 +99,7 @@ def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state:
 def _show_demo(rows: list[dict[str, Any]], guessed: dict[str, float]) -> None:
     headings = {"method": ""} | {name: name for name in SETS} | {"shape_bias": "shape bias"}
     chance = [{"method": "chance", "shape_bias": None} | guessed] if guessed else []
-    table("What the students lean on", headings, [*rows, *chance])
+    table("What the students lean on", headings, [*rows, *chance], bars=True)
     inside = [row for row in rows if "projection" in row]
     if inside:
         cells = [[row["method"], *(f"{row[k]:.2f} ({row[f'{k}_aligned']:.2f})" for k in INSIDE)] for row in inside]

@@ -188,7 +188,7 @@ def probe_answers(network: Network, images: AnySet, size: int, device: str = "cp
     network.to(device).eval()
     answers = {name: torch.empty(len(images)).long() for name in (WHOLE, *PROBES)}
     loader = Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False)
-    with ProgressBar("probes", len(loader), quiet) as bar:
+    with ProgressBar("probes", len(loader), quiet, BATCH) as bar:
         for number, batch in enumerate(loader.epoch(0), start=1):
             image = batch.image.to(device)
             for name, answer in answers.items():

@@ -1,8 +1,8 @@
 """Segmentation examples: scenes with labels and predictions, and a t-SNE of features of locations.
 
 artifacts/scenes.json holds classes, colours and the t-SNE; artifacts/scenes/ the pictures 00-input.jpg, 00-truth.png,
-00-teacher.png, 00-student.png and so on. scenes-conflict.json and scenes-conflict/ hold the same of a test set
-"conflict", where the shortcut misleads, without a t-SNE.
+00-teacher.png, 00-early.png, 00-student.png and so on. scenes-conflict.json and scenes-conflict/ hold the same of a
+test set "conflict", where the shortcut misleads, without a t-SNE.
 """
 # N images, C classes, D embedding, H × W pixels, R rows
 
@@ -34,7 +34,7 @@ SCENES = 16  # as in S-Sec. A.10
 SIDE = 320  # longest side of a picture
 CLASSES, EACH, POOL = 50, 20, 500  # of the t-SNE: classes, locations of each, images they are drawn from
 PER_IMAGE = 2  # locations of a class in one image
-VERSION = 2
+VERSION = 3
 GREY = [153, 153, 153]  # of the first class, often the background
 DARK = 0.3  # lightness below which a colour is too close to the black of void pixels
 
@@ -71,33 +71,38 @@ def _complete(evaluated: EvaluatedRun) -> bool:
 def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
     context, (name, images) = evaluated.context, evaluated.context.first_test
     wants_labels("scenes", images, of="pixel")
-    teacher = evaluated.teachers("scenes").network("final")
+    teachers = evaluated.teachers("scenes")
+    networks = {"teacher": teachers.network("final"), "early": teachers.network("early")}
     values = {
-        "agreement" if which == name else f"{which}_agreement": _write_scenes(evaluated, teacher, which, path)
+        "agreement" if which == name else f"{which}_agreement": _write_scenes(evaluated, networks, which, path)
         for which, path in artifacts(context).items()
     }
     return {"count": len(images), "values": values, "of": name}
 
 
-def _write_scenes(evaluated: EvaluatedRun, teacher: Network, name: str, path: Path) -> float:
+def _write_scenes(evaluated: EvaluatedRun, teachers: Mapping[str, Network], name: str, path: Path) -> float:
     """Draw the scenes of a set; return the share of its pixels for which student and teacher predict the same class."""
     sets, images = evaluated.context.sets, evaluated.context.sets.tests[name]
     drawn = torch.linspace(0, len(images) - 1, min(SCENES, len(images))).round().long().tolist()
     colours = palette(len(sets.classes))
     folder = evaluated.folder.path / path.with_suffix("")
     same = count = 0
-    for outputs, batch in evaluated.predict({"student": evaluated.network, "teacher": teacher}, images):
-        logits = (outputs[role].logits.float() for role in ("student", "teacher"))
-        student, reference = (resized(each, batch.label.shape[1:]).argmax(dim=1) for each in logits)  # (B, H, W)
+    for outputs, batch in evaluated.predict({"student": evaluated.network, **teachers}, images):
+        said = {
+            role: resized(out.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
+            for role, out in outputs.items()
+        }
         known = batch.label != VOID
-        same, count = same + int(((student == reference) & known).sum()), count + int(known.sum())
+        same, count = same + int(((said["student"] == said["teacher"]) & known).sum()), count + int(known.sum())
         for at, number in enumerate(batch.index.tolist()):
             if number in drawn:
-                labels = {"truth": batch.label[at], "teacher": reference[at], "student": student[at]}
+                labels = {"truth": batch.label[at]} | {role: each[at] for role, each in said.items()}
                 _draw(folder, drawn.index(number), batch.image[at], labels, colours)
     embedding = None
     if path == ARTIFACT:
-        rows = locations(evaluated, teacher, take(images, torch.arange(0, len(images), max(len(images) // POOL, 1))))
+        rows = locations(
+            evaluated, teachers["teacher"], take(images, torch.arange(0, len(images), max(len(images) // POOL, 1)))
+        )
         planes = {role: rows[role] for role in ("teacher", "student")}
         embedding = tsne(planes, rows["label"], sets.classes, CLASSES, EACH)
     facts = {"set": name, "classes": list(sets.classes), "colours": colours, "scenes": len(drawn)}

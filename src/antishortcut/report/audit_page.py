@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from antishortcut.fileio import atomic_write
 from antishortcut.report import charts
 from antishortcut.report.charts import GREY, ONE, PALETTE, RANDOM, Figure, Panel, Rows, base, colour, draw_all, tooltips
+from antishortcut.report.first_screen import audit_screen
 from antishortcut.report.mechanism_figures import direction_figures
 from antishortcut.report.page import render_page
 from antishortcut.report.reader import DIRECTION_KINDS, parse_directions, parse_picture, readable
@@ -60,6 +61,7 @@ def render(audit: Audit, figures: Mapping[str, Figure], folder: Path) -> str:
         methods=[],
         audit=audit,
         figures=figures,
+        first=audit_screen(audit, folder),
         findings=findings,
         pictures={name: parse_picture((folder / name).read_bytes()) for name in names},
         kinds=DIRECTION_KINDS,

@@ -24,6 +24,7 @@ from antishortcut.report.class_answers import ClassAnswers, class_answers
 from antishortcut.report.collect import BASELINE, Curve
 from antishortcut.report.first_screen import FirstScreen, first_screen
 from antishortcut.report.frontier import frontier_figure
+from antishortcut.report.glossary import Glossary
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
@@ -68,12 +69,13 @@ def make_figures(table: ResultTable) -> Figures:
         return [figure for figure in figures if figure.panels]
 
     skipped = Notes()
+    scenes = galleries(table, skipped)
     return Figures(
-        first=first_screen(table, skipped),
+        first=first_screen(table, scenes, skipped),
         differences=filled([score_figures.difference_figure(table)]),
         frontier=filled([frontier_figure(table.runs)]),
         leaning=filled(score_figures.leaning_figures(table)),
-        scenes=galleries(table, skipped),
+        scenes=scenes,
         answers=class_answers(table, skipped),
         mechanism=filled(mechanism_figures(table)),
         embeddings=embedding_figures(table.runs, skipped),
@@ -94,11 +96,6 @@ def render(table: ResultTable, drawn: Figures) -> str:
         differences.setdefault(one.method, {})[one.column] = one
     return render_page(
         "template.html",
-        filters={
-            "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
-            "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
-            "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
-        },
         drawn=drawn.all(),
         methods=runs.methods,
         title=readable(runs.folder.resolve().name),
@@ -133,16 +130,20 @@ def render(table: ResultTable, drawn: Figures) -> str:
 
 def render_page(
     template: str,
-    filters: Mapping[str, Callable[..., Any]],
     drawn: Iterable[Figure],
     methods: list[str],
+    filters: Mapping[str, Callable[..., Any]] | None = None,
     **context: Any,
 ) -> str:
     """A template with its charts. Everything from outside is escaped in it, in text and in JSON alike."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= filters
+    environment.filters |= {
+        "interval": interval, "signed": signed, "words": words, "arrow": arrow, "sets": by_set,
+        "terms": Glossary(), "score": lambda column: split_column(column)[1], "sections": _sections, "spark": _spark,
+        "clock": lambda x: "–" if x is None else f"{datetime.fromtimestamp(x):%Y-%m-%d %H:%M}",
+    } | dict(filters or {})  # fmt: skip
     scripts = [Markup(libraries()), Markup(environment.get_template("script.html").render())]
     panels = [panel for figure in drawn for panel in figure.panels]
     index = {id(panel): number for number, panel in enumerate(panels)}

@@ -24,7 +24,7 @@ MOST, PER_PICTURE = 16, 4  # scenes of a gallery, and of one picture, as S-Figur
 FEW_METHODS = 6  # of more methods only a few are shown at first
 CONFLICT = "conflict"  # the set where the shortcut says another class
 KINDS = (SCENES, f"{SCENES}-{CONFLICT}")  # artifacts of scenes
-SHARED = ("input", "truth", "teacher")  # the same for every student
+SHARED = ("input", "truth", "teacher", "early")  # the same for every student; the last is shown when asked for
 SMALL = 128  # pixels of a small picture
 KEY = 20  # classes that a legend always has
 VOID = "#000000"  # where there is no label
@@ -99,7 +99,7 @@ class Gallery:
     @property
     def across(self) -> int:
         """How many tables stand side by side where there is room: two of small pictures."""
-        return 2 if self.width <= SMALL and len(self.first) <= len(SHARED) + 3 else 1
+        return 2 if self.width <= SMALL and len(self.first) <= FEW_METHODS else 1
 
     @property
     def seeds(self) -> str:
@@ -140,7 +140,8 @@ def galleries(table: ResultTable, notes: Notes) -> list[Gallery]:
                 for student, _ in methods.values():  # from the first student that has it whole
                     if len(shots) < scenes.scenes:
                         shots = _shots(student, scenes, role, notes) | shots
-                columns.append(SceneColumn(role, shots))
+                if shots or role != "early":
+                    columns.append(SceneColumn(role, shots, more=role == "early"))
             for method, more in _method_order(methods, table):
                 student, shots = methods[method]
                 columns.append(SceneColumn(method, shots, method, student.run.seed, more))

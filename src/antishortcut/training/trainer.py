@@ -221,8 +221,9 @@ class Trainer:
         self.started = saved = time.monotonic()
         log_every = max(self.steps_per_epoch // 10, 1)
         title, is_rank0 = f"{self.run.name} s{self.run.seed}", self.fabric.is_global_zero
+        title = f"teacher {title}" if self.run.keep else title
         with (
-            ProgressBar(title, self.total_steps, quiet or not is_rank0) as progress,
+            ProgressBar(title, self.total_steps, quiet or not is_rank0, self.run.optim.batch) as progress,
             stop_signals() as stop,
             oom_errors(self._out_of_memory),
             Loggers(self.execution.log * is_rank0, self.run, self.run_dir.path, self.done, progress.say) as loggers,
