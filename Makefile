@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-oldest test-newest torture audit lint docs clean
+.PHONY: demo gpu test test-slow test-oldest test-newest torture audit lint docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -16,6 +16,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/asd demo
+
+# Does everything work on this GPU, and how fast? About ten minutes; DEVICE=cpu tries the command itself.
+DEVICE ?= cuda
+gpu: $(STAMP)
+	$(BIN)/asd selftest --device $(DEVICE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

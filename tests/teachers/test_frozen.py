@@ -237,7 +237,7 @@ def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypa
 
     monkeypatch.setattr(torch, "compile", compile)
     network, image, lines = trained("cnn-4-16"), torch.rand(4, 3, 32, 32), list[str]()
-    models = freeze_all({"final": network}, "float32", pytest.fail, pytest.fail)
+    models = freeze_all({"final": network}, "float32", judged({}, []), pytest.fail)
     compiled = compile_all(models, image, {"final": network})["final"]
     assert compiled.form == InferenceForm("float32", compiled=True)
     compiled_batches.clear()

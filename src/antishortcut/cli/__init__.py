@@ -38,7 +38,7 @@ def _asd(
 for command in (
     *(train.demo, train.init, train.teach, train.rewind, train.distill, evaluate.evaluate, evaluate.report),
     *(analyze.audit, data.check, data.plant, data.corrupt, data.stylize, evaluate.export, analyze.targets),
-    *(info.bench, info.doctor),
+    *(info.bench, info.selftest, info.doctor),
 ):
     app.command()(command)
 app.command("list")(info.list_)
