@@ -49,7 +49,9 @@ from antishortcut.types import Batch, FileSet, ImageSet, Method
 FORMAT = 1  # of the file
 TERMS = 1e-3  # largest difference of terms and gradients, relative to the largest of their tensor
 LAST_DIGIT = 1e-6  # on a CPU, which would be compared with itself: relative noise on the features
-MIXED = 0.1  # largest relative difference of the student's gradient in mixed precision
+# Largest relative difference of the student's gradient in mixed precision. Twice what a CPU's bfloat16 has on these
+# untrained networks (0.07 to 0.15): it notices a wrong cast or an overflow, not a loss of accuracy.
+MIXED = 0.3
 RESUMED = 0.02  # largest relative difference of weights on a GPU, whose sums have no fixed order; none on a CPU
 PAIRS = tuple(f"P{number}" for number in range(1, 12))
 TIMED = ("kd", "asd", "contrast", "contrast+hint")
