@@ -6,7 +6,7 @@ DEMO   := $(VENV)/.installed-demo
 STAMP  := $(VENV)/.installed
 WORKERS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-oldest test-newest torture audit lint docs clean
+.PHONY: demo gpu test test-slow test-oldest test-newest torture audit lint docs clean
 
 $(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "antishortcut needs Python 3.11 or newer (set PYTHON=…)"; exit 2; }
@@ -24,6 +24,11 @@ $(STAMP): $(DEMO)
 demo: $(DEMO)
 	@echo "Running the demo: a teacher and four students on drawn images; some four minutes on two cores"
 	$(BIN)/asd demo
+
+# Does everything work on this GPU, and how fast? About ten minutes; DEVICE=cpu tries the command itself.
+DEVICE ?= cuda
+gpu: $(STAMP)
+	$(BIN)/asd selftest --device $(DEVICE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -92,6 +92,13 @@ def test_kept_results_name_no_place_of_the_machine_they_were_made_on() -> None:
         assert not Path(named).is_absolute(), path
 
 
+def test_the_page_of_gpus_shows_the_contributed_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    built = runpy.run_path(str(ROOT / "benchmarks" / "gpu.py"))
+    files = {path.name: json.loads(path.read_text()) for path in sorted(built["FOLDER"].glob("*.json"))}
+    assert (built["FOLDER"] / "index.md").read_text() == built["page"](files), "python benchmarks/gpu.py"
+
+
 def test_the_page_of_speed_shows_what_was_measured() -> None:
     page = ROOT / "docs" / "speed.md"
     built = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))

@@ -38,6 +38,7 @@ NOT = {
     "ray start": "tests/experiments/test_ray_engine.py::nodes",
     "--engine ray": "a cluster: tests/experiments/test_ray_engine.py::test_a_node_dies_and_every_run_ends_once",
     "torchrun --nnodes": "tests/training/test_two_processes.py::test_two_machines_equal_two_processes_of_one",
+    "selftest --device cuda": "a CPU: tests/experiments/test_selftest.py::test_the_whole_quick_run_passes",
     "distill P1 --devices 4": "two ranks: tests/training/test_two_processes.py::test_two_processes_equal_one",
     "#SBATCH": "Slurm, which has not been tried",
     "python examples/": "tests/test_examples.py::test_an_example_runs",

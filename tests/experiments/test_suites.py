@@ -107,6 +107,21 @@ def test_desk_suites_have_the_methods_of_the_paper_and_the_ablation() -> None:
     assert {folder: len(keys) for folder, keys in teachers.items()} == {"desk-camvid": 1, "desk-cues-seg": 3}
 
 
+def test_standard_has_its_rows_in_order_seed_by_seed() -> None:
+    jobs = open_suite("standard").jobs
+    names = ["kd", "contrast+hint", "asd", "ce", "fitnets+kd", "dkd", "asd-no-ss", "asd-no-temporal", "crd+kd"]
+    expected = [(seed, name) for seed in SEEDS for name in ([*names, "reviewkd"] if seed <= 3 else names[:3])]
+    assert [(job.seed, job.name) for job in jobs] == expected
+    assert [job.budget for job in jobs[:3]] == [None, 0.0, None]
+    assert {job.on for job in jobs} == {("clean", "corruptions", "stylized", "probes", "mechanism")}
+    assert len({teacher_key(job.recipe) for job in jobs}) == 1
+    for job in jobs:
+        data = job.recipe.data
+        assert (data.name, data.train_limit, data.val_fraction, job.recipe.epochs) == ("cifar100", None, 0.1, 30)
+        assert settings(job).get("warmup", 2.5) == 2.5  # 20 of 240 epochs
+    assert settings(jobs[5])["beta"] == 2.0
+
+
 def test_beyond_cues_pairs_seeds_and_teachers() -> None:
     jobs = open_suite("beyond-cues").jobs
     assert len(jobs) == 5 * 28 + 3 * 3 * 7

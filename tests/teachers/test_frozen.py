@@ -1,6 +1,9 @@
 """Frozen networks for inference: fusing changes nothing; a lower precision and compiling are compared first."""
 
+import json
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers import frozen
+from antishortcut.teachers import frozen, inference
 from antishortcut.teachers.frozen import (
     Agreement,
     FrozenModel,
@@ -23,7 +26,7 @@ from antishortcut.teachers.frozen import (
 )
 from antishortcut.training.pipeline import Session, distill
 from antishortcut.types import Features
-from tests.conftest import CPU
+from tests.conftest import CPU, stop_after
 
 NAMES = ["resnet20", "resnet8x4", "wrn-16-1", "vgg8", "mobilenet-v2", "shufflenet-v2-x0.5", "cnn-4-16", "dense-4"]
 LEFT = {"wrn-16-1": 7}  # norms that stay: they come before their convolution, or others read its output too
@@ -43,6 +46,10 @@ def trained(name: str) -> Network:
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, std=0.1)
     return network.eval()
+
+
+def judged(networks: dict[str, Network], images: list[Tensor]) -> Callable[[str, FrozenModel], Agreement]:
+    return lambda role, model: agreement(networks[role], model, images)
 
 
 def norms(network: nn.Module) -> int:
@@ -111,7 +118,8 @@ def test_networks_that_need_large_images_or_unusual_calls_are_frozen_too() -> No
 
 def test_a_lower_precision_gives_similar_outputs() -> None:
     network = trained("resnet20")
-    models = freeze_all({"final": network}, "bfloat16", [torch.rand(64, 3, 32, 32) for _ in range(4)], pytest.fail)
+    judge = judged({"final": network}, [torch.rand(64, 3, 32, 32) for _ in range(4)])
+    models = freeze_all({"final": network}, "bfloat16", judge, pytest.fail)
     image = torch.rand(8, 3, 32, 32)
     outputs, reference = models["final"](image), network(image)
     assert outputs.logits.dtype == outputs.embedding.dtype == torch.float32
@@ -135,11 +143,11 @@ class Delicate(nn.Module):
 def test_a_precision_that_changes_the_outputs_is_refused_or_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     networks = {"final": trained("cnn-4-16"), "early": Network(Delicate()).eval()}
-    images, lines = [torch.rand(64, 3, 32, 32)], list[str]()
+    judge, lines = judged(networks, [torch.rand(64, 3, 32, 32)]), list[str]()
     with pytest.raises(UserError, match=r"bfloat16: the early teacher.*float32: cosine"):
-        freeze_all(networks, "bfloat16", images, pytest.fail)
+        freeze_all(networks, "bfloat16", judge, pytest.fail)
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
-    assert {model.form for model in freeze_all(networks, "auto", images, lines.append).values()} == {FLOAT32}
+    assert {model.form for model in freeze_all(networks, "auto", judge, lines.append).values()} == {FLOAT32}
     assert len(lines) == 1
     assert "stay in float32" in lines[0]
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "int4")
@@ -147,13 +155,72 @@ def test_a_precision_that_changes_the_outputs_is_refused_or_avoided(monkeypatch:
         fastest_precision(torch.device("cpu"))
 
 
+class NearTies(nn.Module):
+    """Two classes of every row are as likely but for the last digits; which pair it is, is clear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 16, 3, stride=4), nn.Linear(16, 10)
+        with torch.no_grad():
+            self.head.weight[1::2] = self.head.weight[::2] + 1e-3 * torch.randn(5, 16)
+            self.head.bias[1::2] = self.head.bias[::2]
+
+    def forward(self, x: Tensor) -> Features:
+        embedding = self.conv(x - x.mean(dim=(2, 3), keepdim=True)).amax(dim=(2, 3))
+        return Features(self.head(5 * embedding), embedding)
+
+
+def test_near_ties_may_fall_either_way_but_confident_answers_may_not() -> None:
+    torch.manual_seed(0)
+    network, image = Network(NearTies()).eval(), torch.rand(512, 3, 32, 32)
+    model = FrozenModel(network, InferenceForm("bfloat16"))
+    result = agreement(network, model, [image])
+    with torch.no_grad():
+        same = (network(image).logits.argmax(1) == model(image).logits.argmax(1)).double().mean()
+        assert same < 0.995  # of all rows: what refused such a teacher before
+    assert result.enough, result
+    with torch.no_grad():
+        model.head.weight.copy_(model.head.weight.roll(2, dims=0))  # type: ignore[union-attr]
+    assert not agreement(network, model, [image]).enough  # the same embeddings, and other classes
+
+
+def test_agreement_by_hand() -> None:
+    """Three rows; the form takes 1 off the first logit of the last row, whose two classes were level."""
+    logits = torch.tensor([[4.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
+    wrong = logits - torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+
+    def fixed(values: Tensor) -> Any:
+        return lambda image: Features(values, torch.ones(3, 2))
+
+    result = agreement(fixed(logits), fixed(wrong), [torch.empty(0)])
+
+    def kl(p: float, q: float) -> float:
+        return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+    def share(logit: float) -> float:
+        return 1 / (1 + math.exp(-logit / 4))
+
+    tells = (kl(share(4), 0.5) + kl(share(-4), 0.5)) / 3  # from the mean prediction, which is even
+    assert result.kl == pytest.approx(kl(0.5, share(-1)) / 3 / tells)
+    assert result.same_class == 1.0  # the last row is not confident
+    assert result.cosine == pytest.approx(1)
+    assert agreement(fixed(logits), fixed(-logits), [torch.empty(0)]).same_class == 0.0
+
+
 def test_thresholds_of_agreement() -> None:
-    for cosine, argmax, enough in ((0.999, 0.995, True), (0.9989, 1.0, False), (1.0, 0.994, False)):
-        assert Agreement(cosine, argmax).enough is enough
+    for values, enough in (
+        ((0.999, 0.01, 0.995), True),
+        ((0.9989, 0.0, 1.0), False),
+        ((1.0, 0.011, 1.0), False),
+        ((1.0, 0.0, 0.994), False),
+        ((float("nan"), 0.0, 1.0), False),
+    ):
+        assert Agreement(*values).enough is enough
     network = trained("dense-4")
     result = agreement(network, FrozenModel(network, FLOAT32), [torch.rand(2, 3, 32, 32)])  # of maps
     assert result.cosine == pytest.approx(1, abs=1e-4)
-    assert "same class 100.00%" in str(result)
+    assert result.kl == pytest.approx(0, abs=1e-6)
+    assert "if confident 100.00%" in str(result)
 
 
 def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +237,7 @@ def test_a_compiled_model_is_for_one_shape_and_its_outputs_are_compared(monkeypa
 
     monkeypatch.setattr(torch, "compile", compile)
     network, image, lines = trained("cnn-4-16"), torch.rand(4, 3, 32, 32), list[str]()
-    models = freeze_all({"final": network}, "float32", [], pytest.fail)
+    models = freeze_all({"final": network}, "float32", judged({}, []), pytest.fail)
     compiled = compile_all(models, image, {"final": network})["final"]
     assert compiled.form == InferenceForm("float32", compiled=True)
     compiled_batches.clear()
@@ -218,3 +285,57 @@ def test_a_run_writes_its_precision_into_run_json(
     assert plain.student.read_bytes() != half.student.read_bytes()
     monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
     assert student("auto")[1] == ["bf16-mixed", "bfloat16", "off"]
+
+
+def test_what_a_run_finds_out_about_a_form_is_kept_for_the_next_and_not_for_a_resumed_one(
+    recipe: Recipe, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+
+    def counting(network: Network, model: FrozenModel, images: list[Tensor]) -> Agreement:
+        counted.append(len(images))
+        return agreement(network, model, images)
+
+    def precision(seed: int) -> str:
+        run = distill(recipe, session, method="kd", seed=seed, suite="s")
+        return str(RunDir(run.folder(session.runs)).read()[1]["teacher_precision"])
+
+    monkeypatch.setattr(inference, "agreement", counting)
+    monkeypatch.setenv("ANTISHORTCUT_NATIVE", "bfloat16")
+    assert (precision(1), precision(2), len(counted)) == ("bfloat16", "bfloat16", 1)
+    (path,) = session.runs.glob("teachers/*/inference.json")
+    (entry,) = json.loads(path.read_text())
+    assert entry["key"]["torch"] == torch.__version__
+    with stop_after(3):
+        precision(3)
+    entry["found"]["agreement"]["kl"] = 1.0  # as if it had been refused
+    path.write_text(json.dumps([entry]))
+    assert (precision(3), precision(4), len(counted)) == ("bfloat16", "float32", 1)
+    session.execution = CPU.model_copy(update={"teacher_precision": "bfloat16"})
+    with pytest.raises(UserError, match=r"bfloat16: the final teacher's outputs differ.*KL 100.00%"):
+        precision(5)
+    session.execution = CPU
+    for number, damage in enumerate(("[", "{}", "[1]", json.dumps([entry | {"found": {"agreement": []}}]))):
+        path.write_text(damage)
+        assert (precision(6 + number), len(counted)) == ("bfloat16", 2 + number)  # found out again
+    changed = json.loads(path.read_text())
+    changed[0]["key"]["torch"] = "another"
+    changed[0]["found"]["agreement"]["kl"] = 1.0
+    path.write_text(json.dumps(changed))
+    assert precision(10) == "bfloat16"
+
+
+def test_whether_compiling_is_faster_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda network, **options: network)
+    monkeypatch.setattr(frozen, "has_compiler", lambda device: True)
+    network, image, lines = trained("cnn-4-16"), torch.rand(4, 3, 32, 32), list[str]()
+    models = {"final": FrozenModel(network, FLOAT32)}
+    known: dict[str, bool] = {}
+    compile_if_faster(models, image, {"final": network}, 10**9, lines.append, known)
+    assert list(known) == ["4x3x32x32"]
+    lines.clear()
+    for faster in (True, False):
+        known = {"4x3x32x32": faster}
+        result = compile_if_faster(models, image, {"final": network}, 10**9, lines.append, known)
+        assert result["final"].form.compiled is faster
+    assert len(lines) == 1  # that it compiles; nothing is timed

@@ -47,7 +47,7 @@ for command in (
         evaluate.report,
     ),
     *(analyze.audit, data.check, data.plant, data.corrupt, data.stylize, evaluate.export, analyze.targets),
-    *(info.bench, info.doctor),
+    *(info.bench, info.selftest, info.doctor),
 ):
     app.command()(command)
 app.command("list")(info.list_)

@@ -1,10 +1,11 @@
-"""asd list, doctor, bench: what is available, whether this machine is ready, and how fast it is."""
+"""asd list, doctor, bench, selftest: what is available, whether this machine is ready, works, and how fast it is."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import platform
+import re
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
@@ -252,6 +253,41 @@ def bench(
     title = f"ms a step, {pair}, batch {result['batch']}, {device}, median of {rounds}"
     options.table(title, ("method", "teacher passes", "step", *PHASES), rows)
     options.table("ratios, round by round", ("", "ratio"), list(result["ratio"].items()))
+
+
+# --- asd selftest ---
+
+PARTS = "Comma-separated: terms, precision, resume, processes, speed, loader."
+CONTRIBUTE = (
+    "to contribute it, copy it to docs/results/gpu, run python benchmarks/gpu.py, and open a pull request with both"
+)
+
+
+def selftest(
+    device: options.DeviceOption = "auto",
+    only: Annotated[str | None, Option(help=PARTS)] = None,
+    quick: Annotated[bool, Option("--quick", help="Fewer pairs, steps and images: a few minutes on a CPU.")] = False,
+    out: Annotated[Path | None, Option(help="The JSON file [default: selftest-DEVICE.json].")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Check that everything works on this device, and measure how fast. About ten minutes on a GPU."""
+    from antishortcut.experiments.selftest import rows
+    from antishortcut.experiments.selftest import selftest as run
+    from antishortcut.run_dir import write_json
+
+    device = options.use_hardware(device, 0)
+    result = run(device, options.split_names(only or ""), quick, lambda line: tell(line, sys.stderr))
+    name = re.sub(r"[^0-9a-z]+", "-", result["machine"]["device"].lower()).strip("-")
+    path = out or Path(f"selftest-{name}.json")
+    write_json(path, result)
+    if as_json:
+        print_json(result)
+    else:
+        table(f"asd selftest on {result['machine']['device']}", ("part", "", ""), rows(result))
+    failed = [name for name, part in result["parts"].items() if not part["passed"]]
+    if failed:
+        raise UserError(f"selftest failed: {', '.join(failed)}; the details are in {path}: report it with that file")
+    tell(f"wrote {path}; {CONTRIBUTE}", sys.stderr)
 
 
 def _networks(pair: str) -> tuple[Pair, TrainingSize, int]:

@@ -7,6 +7,7 @@ beyond-*    contrast targets, with rivals and controls
 mixing      mixup and cutmix on synthetic images with a known shortcut
 shortcuts   shortcuts of every kind, planted in real and synthetic images: a teacher for every seed
 weak        the same, when no early checkpoint is left
+standard    the pair that everyone reports, on all of CIFAR-100, in 30 epochs
 table1, …   the tables and figures of the paper
 """
 
@@ -50,6 +51,12 @@ SHORTCUTS = [
     *(SuiteRow("transplant", "transplant"), OURS, DIALLED, PAID),
 ]
 KINDS = ("patch", "frame", "tint", "texture", "watermark")  # as in data.planted, which needs torch
+STANDARD = [
+    *(paper.KD, DIALLED, paper.ASD),  # over five seeds; the rest over three
+    *(paper.CE, SuiteRow("fitnets+kd", "fitnets+kd"), paper.DKD, paper.NO_SS, paper.NO_TEMPORAL[0], paper.CRD),
+    SuiteRow("reviewkd", "reviewkd"),
+]
+ON_STANDARD = ("clean", "corruptions", "stylized", "probes", "mechanism")
 VARIANTS = [
     SuiteRow("contrast-4", "contrast", {"strength": 4.0}),
     SuiteRow("contrast-1-no-ce", "contrast", {"strength": 1.0, "task_weight": 0.0}),
@@ -170,6 +177,15 @@ def mixing(overrides: Sequence[str]) -> Suite:
     return Suite("mixing", "mixup and cutmix where the shortcut is known", tuple(jobs))
 
 
+def standard(overrides: Sequence[str]) -> Suite:
+    recipe = load_recipe("standard", overrides)
+    rows = {seed: STANDARD if seed in FEWER else STANDARD[:3] for seed in SEEDS}
+    jobs = [job for seed in SEEDS for job in make_jobs("standard", recipe, rows[seed], [seed], ON_STANDARD, CORRUPTED)]
+    return Suite(
+        "standard", "resnet56 → resnet20 on all of CIFAR-100, 30 epochs, beside published numbers", tuple(jobs)
+    )
+
+
 def beyond_cifar(overrides: Sequence[str]) -> Suite:
     on = ("clean", "hard", "corruptions", "mechanism")
     same = [*BASE, *STRENGTHS[1:], VARIANTS[-1]]
@@ -196,6 +212,7 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "shortcuts": shortcuts,
     "weak": weak,
     "mixing": mixing,
+    "standard": standard,
     "beyond-cifar": beyond_cifar,
     "beyond-groups": beyond_groups,
     **{name: partial(paper_suite, name) for name in TABLES},

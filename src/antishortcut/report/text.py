@@ -15,6 +15,7 @@ from antishortcut.report.collect import BASELINE
 from antishortcut.report.model_cost import size_table
 from antishortcut.report.notes import teacher_notes
 from antishortcut.report.page import Figures
+from antishortcut.report.published import beside_published
 from antishortcut.report.reference_rows import reference_rows
 from antishortcut.report.scatter import PICKS
 from antishortcut.report.segmentation_figures import class_tables
@@ -71,7 +72,7 @@ def _results(table: ResultTable, bold: bool = False) -> tuple[list[str], list[li
 
 
 def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
-    """Differences to the baseline; the paper's pairs beside print; size and latency."""
+    """Differences to the baseline; the paper's pairs beside print; published numbers; size and latency."""
     comparisons = paper_comparison.compare_with_paper(table)
     if table.differences:
         title, rows = f"difference to {BASELINE}, seed by seed", [one.texts() for one in table.differences]
@@ -82,6 +83,8 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
         below = each.footnotes() + [paper_comparison.EXPLANATION] * last
         yield TextTable(f"beside the printed numbers: {each.title}", paper_comparison.HEAD, each.texts(), below)
+    if published := beside_published(table):
+        yield TextTable("beside published numbers", *published)
     sizes = size_table(table.runs)
     if sizes and (sizes.machines or not brief):
         yield TextTable("size and latency", sizes.head(), sizes.texts(), [sizes.explanation()])

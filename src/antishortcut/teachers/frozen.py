@@ -24,7 +24,12 @@ from antishortcut.models import Network
 from antishortcut.types import Features
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-MIN_COSINE, MIN_SAME_CLASS = 0.999, 0.995  # mean cosine of embeddings, share of rows with the same largest logit
+# How near the outputs of a form must be to float32's, by what losses see of them
+MIN_COSINE = 0.999  # of embeddings, mean
+MAX_KL = 0.01  # of softened predictions, as a share of what they tell about a row: their KL from the mean prediction
+MIN_SAME_CLASS = 0.995  # share of confident rows with the same largest logit; a near tie may fall either way
+TINY = 1e-9  # information of a network that gives every row the same prediction
+SOFT, CONFIDENT = 4.0, 0.1  # temperature of those predictions; lead in probability of a confident row's class
 MAX_FUSION_ERROR = 1e-3  # largest difference that fusing batch norm may make, in standard deviations of the output
 WORTH_COMPILING = 1800.0  # seconds of teacher passes in a run: compiling takes a minute or two itself
 FASTER = 0.95  # of the time uncompiled, below which a compiled form is used
@@ -182,17 +187,18 @@ def _same_outputs(one: Network, other: Network, image: Tensor) -> bool:
 class Agreement:
     """How close the outputs of two forms of one network are."""
 
-    cosine: float  # of embeddings, mean
-    same_class: float  # share of rows with the same largest logit
+    cosine: float = 1.0  # of embeddings, mean
+    kl: float = 0.0  # of softened predictions, as a share of their information
+    same_class: float = 1.0  # share of confident rows with the same largest logit
 
     @property
     def enough(self) -> bool:
-        return self.cosine >= MIN_COSINE and self.same_class >= MIN_SAME_CLASS
+        return self.cosine >= MIN_COSINE and self.kl <= MAX_KL and self.same_class >= MIN_SAME_CLASS
 
     def __str__(self) -> str:
         return (
-            f"cosine {self.cosine:.5f} (at least {MIN_COSINE}), same class {self.same_class:.2%} "
-            f"(at least {MIN_SAME_CLASS:.1%})"
+            f"cosine {self.cosine:.5f} (at least {MIN_COSINE}), KL {self.kl:.2%} (at most {MAX_KL:.0%}), "
+            f"same class if confident {self.same_class:.2%} (at least {MIN_SAME_CLASS:.1%})"
         )
 
 
@@ -200,14 +206,19 @@ class Agreement:
 def agreement(network: Network, frozen: FrozenModel, images: Sequence[Tensor]) -> Agreement:
     """On batches of real images; full agreement without any."""
     if not images:
-        return Agreement(1.0, 1.0)
-    cosines, same = [], []
-    for image in images:
-        reference, outputs = network(image), frozen(image)
-        cosines.append(F.cosine_similarity(_rows(reference.embedding), _rows(outputs.embedding), dim=1))  # (R,)
-        if reference.logits.shape[1]:  # else it has no classifier
-            same.append(_rows(reference.logits).argmax(1) == _rows(outputs.logits).argmax(1))  # (R,)
-    return Agreement(float(torch.cat(cosines).mean()), float(torch.cat(same).float().mean()) if same else 1.0)
+        return Agreement()
+    pairs = [(network(image), frozen(image)) for image in images]
+    embedding, other = (torch.cat([_rows(pair[at].embedding) for pair in pairs]).float() for at in (0, 1))  # (R, D)
+    cosine = float(F.cosine_similarity(embedding, other, dim=1).mean())
+    logits, others = (torch.cat([_rows(pair[at].logits) for pair in pairs]).double() for at in (0, 1))  # (R, C)
+    if logits.shape[1] < 2:  # no classifier
+        return Agreement(cosine)
+    soft, form = (F.log_softmax(rows / SOFT, dim=1) for rows in (logits, others))  # (R, C)
+    mean = soft.exp().mean(dim=0).log()  # (C,)
+    differs, tells = (float((soft.exp() * (soft - rows)).sum(dim=1).mean()) for rows in (form, mean))
+    top = logits.softmax(dim=1).topk(2, dim=1).values  # (R, 2)
+    same = (logits.argmax(dim=1) == others.argmax(dim=1))[top[:, 0] - top[:, 1] >= CONFIDENT]
+    return Agreement(cosine, differs / max(tells, TINY), float(same.double().mean()) if len(same) else 1.0)
 
 
 def _rows(values: Tensor) -> Tensor:
@@ -216,24 +227,28 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def freeze_all(
-    networks: dict[str, Network], precision: str, images: Sequence[Tensor], say: Callable[[str], None], side: int = 32
+    networks: dict[str, Network],
+    precision: str,
+    judge: Callable[[str, FrozenModel], Agreement],
+    say: Callable[[str], None],
+    side: int = 32,
 ) -> dict[str, FrozenModel]:
     """Networks in this precision ("auto": the device's own), if all of them give the same outputs in it.
 
-    images: batches of real ones on which outputs are compared; none when they have been before. side: theirs.
+    judge: how near a role's form is to float32; not called when that is the precision. side: of the images.
     """
     device = next(next(iter(networks.values())).parameters()).device
     chosen = fastest_precision(device) if precision == "auto" else precision
     frozen = {role: FrozenModel(network, InferenceForm(chosen), side) for role, network in networks.items()}
-    for role, network in networks.items() if chosen != "float32" else ():
-        result = agreement(network, frozen[role], images)
+    for role in networks if chosen != "float32" else ():
+        result = judge(role, frozen[role])
         if result.enough:
             continue
         if precision != "auto":
             problem = f"the {role} teacher's outputs differ from float32: {result}"
             raise UserError(f"--teacher-precision {precision}: {problem}; leave it out or use float32")
         say(f"teachers stay in float32: in {chosen} the outputs of {role!r} differ, {result}")
-        return freeze_all(networks, "float32", (), say, side)
+        return freeze_all(networks, "float32", judge, say, side)
     return frozen
 
 
@@ -248,7 +263,7 @@ def compile_all(frozen: dict[str, FrozenModel], image: Tensor, networks: dict[st
         except Exception as error:  # a compiler may raise anything
             reason = f"{type(error).__name__}: {first_line(error)[:200]}"
             raise UserError(f"--teacher-compile on: torch cannot compile the {role} teacher ({reason})") from None
-        result = agreement(networks[role], compiled[role], [image]) if role in networks else Agreement(1.0, 1.0)
+        result = agreement(networks[role], compiled[role], [image]) if role in networks else Agreement()
         if not result.enough:
             raise UserError(f"--teacher-compile on: compiled, the {role} teacher's outputs differ: {result}")
     return compiled
@@ -260,11 +275,16 @@ def compile_if_faster(
     networks: dict[str, Network],
     batches: int,
     say: Callable[[str], None],
+    known: dict[str, bool] | None = None,
 ) -> dict[str, FrozenModel]:
-    """The same models compiled, if a run of so many batches is long enough and compiling makes it faster."""
+    """The same models compiled, if a run of so many batches is long enough and compiling makes it faster.
+
+    known: whether it does, by batch shape; what is measured here is added.
+    """
+    known, shape = {} if known is None else known, "x".join(map(str, image.shape))
     first = next(iter(frozen.values()))
     before = _seconds(first, image, 1)
-    if before * batches < WORTH_COMPILING or not has_compiler(image.device):
+    if known.get(shape) is False or before * batches < WORTH_COMPILING or not has_compiler(image.device):
         return frozen
     say(f"teachers: compiling, for {batches:,} batches of about {1000 * before:.0f} ms each")
     try:
@@ -272,9 +292,11 @@ def compile_if_faster(
     except UserError as error:
         say(f"teachers: not compiled ({error})")
         return frozen
-    before, after = _seconds(first, image), _seconds(next(iter(compiled.values())), image)
-    say(f"teachers: {1000 * before:.0f} ms a batch, compiled {1000 * after:.0f} ms")
-    return compiled if after < FASTER * before else frozen
+    if shape not in known:
+        before, after = _seconds(first, image), _seconds(next(iter(compiled.values())), image)
+        say(f"teachers: {1000 * before:.0f} ms a batch, compiled {1000 * after:.0f} ms")
+        known[shape] = after < FASTER * before
+    return compiled if known[shape] else frozen
 
 
 def has_compiler(device: torch.device) -> bool:

@@ -3,7 +3,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -14,8 +15,19 @@ from antishortcut.config.recipe import Execution, Run
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
+from antishortcut.models import Network
+from antishortcut.models.external import code_of
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
-from antishortcut.teachers.frozen import InferenceForm, compile_all, compile_if_faster, fastest_precision, freeze_all
+from antishortcut.teachers.frozen import (
+    Agreement,
+    FrozenModel,
+    InferenceForm,
+    agreement,
+    compile_all,
+    compile_if_faster,
+    freeze_all,
+)
+from antishortcut.teachers.kept import KeptFindings, device_key
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, StrongView, Task
 
@@ -64,10 +76,12 @@ class TeacherOutputs:
             if compiling == "on":
                 self._messages.append("teachers: not compiled, because the method reads maps inside them")
             compiling = "off"
-        exact = (fastest_precision(device) if precision == "auto" else precision) == "float32"
-        images = [] if resumed or exact else [batch.image.to(device) for batch in self._check_images(data).epoch(0)]
         networks = {role: self.teachers.network(role) for role in self.roles}
-        frozen = freeze_all(networks, precision, images, self._messages.append, data.image_size)
+
+        def judge(role: str, model: FrozenModel) -> Agreement:
+            return Agreement() if resumed else self._agreement(role, model, data)
+
+        frozen = freeze_all(networks, precision, judge, self._messages.append, data.image_size)
         self.form = replace(next(iter(frozen.values())).form, compiled=compiling == "on")
         self.cache = self._open_cache(loader, steps, len(data.train), micro_batches)
         if compiling == "on" or (compiling == "auto" and not (resumed or self.cache or self.fabric.world_size > 1)):
@@ -77,9 +91,41 @@ class TeacherOutputs:
             if compiling == "on":
                 frozen = compile_all(frozen, image, {} if resumed else networks)
             else:
-                frozen = compile_if_faster(frozen, image, networks, steps * micro_batches, self._messages.append)
+                frozen = self._compile_if_faster(frozen, image, networks, steps * micro_batches)
         self.form = next(iter(frozen.values())).form
         self.teachers.use(frozen)
+
+    def _agreement(self, role: str, model: FrozenModel, data: DataSplits) -> Agreement:
+        """How near a form of a state is to float32: as an earlier run found it, or found out now."""
+        kept = self._kept(role, model.form)
+        with suppress(KeyError, TypeError, ValueError):
+            found = kept.read()["agreement"]
+            return Agreement(**{name: float(found[name]) for name in ("cosine", "kl", "same_class")})
+        images = [batch.image.to(self.fabric.device) for batch in self._check_images(data).epoch(0)]
+        result = agreement(self.teachers.network(role), model, images)
+        if self.fabric.is_global_zero:
+            kept.add(agreement=asdict(result))
+        return result
+
+    def _compile_if_faster(
+        self, frozen: dict[str, FrozenModel], image: Tensor, networks: dict[str, Network], batches: int
+    ) -> dict[str, FrozenModel]:
+        kept = self._kept(self.roles[0], self.form)
+        known = {shape: faster for shape, faster in kept.read().items() if isinstance(faster, bool)}
+        before = dict(known)
+        result = compile_if_faster(frozen, image, networks, batches, self._messages.append, known)
+        if known != before:
+            kept.add(**known)
+        return result
+
+    def _kept(self, role: str, form: InferenceForm) -> KeptFindings:
+        """What is known of a role's state in this form, here."""
+        folder, entry = self.teachers.state(role)
+        settings = {"precision": form.precision, "images": self.run.fingerprint, "side": self.teachers.image_size}
+        code = code_of(folder.read()[0].model.name)
+        return KeptFindings(
+            folder, {"state": entry["sha256"], "code": code} | settings | device_key(self.fabric.device)
+        )
 
     def _check_images(self, data: DataSplits) -> Loader:
         """Training images on which reduced precision is compared with float32."""
