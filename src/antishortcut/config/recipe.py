@@ -47,15 +47,17 @@ LEVELS: dict[str, dict[str, Value]] = {  # of the dial; the first is plain KD
 class Recipe(Settings):
     """A pair, ready to teach and distil. Its length is in epochs or in iterations, and so is whatever counts time."""
 
-    title: str = ""
-    epochs: Int = Field(0, ge=0, le=LONGEST)
-    iterations: Int = Field(0, ge=0, le=LONGEST)
+    title: str = Field("", description="Title of the recipe.")
+    epochs: Int = Field(0, ge=0, le=LONGEST, description="Length of training. Give this or `iterations`.")
+    iterations: Int = Field(0, ge=0, le=LONGEST, description="Length of training, in optimizer steps.")
     data: DataSettings = DataSettings()
     teacher: TeacherSettings
     student: ModelSettings
     optim: OptimSettings = OptimSettings()
     task: TaskSettings = TaskSettings()
-    methods: dict[str, dict[str, Value]] = Field(default_factory=dict)  # settings that belong to this pair, by method
+    methods: dict[str, dict[str, Value]] = Field(
+        default_factory=dict, description="Settings of a method for this pair, as in `[methods.dkd]`."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -44,16 +44,20 @@ class Settings(BaseModel):
 
 
 class ModelSettings(Settings):
-    name: str
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    embedding: str | None = None  # module path of the embedding, found by probing when not given
-    stages: tuple[str, ...] | None = Field(None, min_length=1)  # module paths of the feature maps, likewise
-    mean: tuple[Level, Level, Level] | None = None  # of the images it wants to see, in [0, 1]; its own when not given
-    std: tuple[Positive, Positive, Positive] | None = None
-    size: Side | None = None  # side that images are brought to, where it takes only one
-    pretrained: bool = False  # weights from the hub of timm or torchvision
-    weights: str | None = None  # weights from a file
-    digest: str | None = None  # sha256 of that file, filled in when a run is made: content counts, not the path
+    name: str = Field(description="The network: `asd list models`, `timm:NAME`, `torchvision:NAME` or `import:…`.")
+    stem: Literal["cifar", "imagenet"] = Field("cifar", description="First layers, for small or for large images.")
+    embedding: str | None = Field(None, description="Module path of the embedding; found automatically by default.")
+    stages: tuple[str, ...] | None = Field(
+        None, min_length=1, description="Module paths of the feature maps; found automatically by default."
+    )
+    mean: tuple[Level, Level, Level] | None = Field(
+        None, description="Mean that normalises its images, which are in [0, 1]; the network's own by default."
+    )
+    std: tuple[Positive, Positive, Positive] | None = Field(None, description="Standard deviation, likewise.")
+    size: Side | None = Field(None, description="Side that images are resized to, for networks that accept only one.")
+    pretrained: bool = Field(False, description="Start from the published weights of timm or torchvision.")
+    weights: str | None = Field(None, description="Start from the weights in this file.")
+    digest: str | None = Field(None, description="SHA-256 of that file. Filled in for you, so that its content counts.")
 
     def without_weights(self) -> ModelSettings:
         """The same architecture with random weights."""
@@ -66,23 +70,27 @@ class ModelSettings(Settings):
 
 
 class OptimSettings(Settings):
-    name: Literal["sgd", "adamw"] = "sgd"
-    lr: Rate = 0.05
-    momentum: Fraction = 0.9
-    nesterov: bool = False
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # of AdamW
-    weight_decay: Weight = 5e-4
-    decay: Literal["all", "weights"] = "all"  # weights: no decay of biases, norms, and what a network wants spared
-    batch: Images = 64  # images per optimiser step, over all devices
-    accumulate: Images = 1  # in how many parts a batch is computed
-    schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
-    milestones: tuple[Float, ...] = ()  # for "step": epochs after which the rate falls to a tenth
-    warmup: Float = Field(0.0, ge=0, le=LONGEST)  # epochs of linear warm-up
-    clip: Float = Field(0.0, ge=0, le=FASTEST)  # largest gradient norm, 0 for none
-    label_smoothing: Fraction = 0.0
-    mixup: Weight = 0.0  # α of the Beta distribution of shares, 0 for none; with cutmix one of the two
-    cutmix: Weight = 0.0
-    ema: Fraction = 0.0  # decay of a running mean of the weights, which is then the student; 0 for none
+    name: Literal["sgd", "adamw"] = Field("sgd", description="Optimizer.")
+    lr: Rate = Field(0.05, description="Learning rate.")
+    momentum: Fraction = Field(0.9, description="Momentum of SGD.")
+    nesterov: bool = Field(False, description="Use Nesterov momentum.")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="Betas of AdamW.")
+    weight_decay: Weight = Field(5e-4, description="Weight decay.")
+    decay: Literal["all", "weights"] = Field(
+        "all", description="`weights`: no decay for biases, norms and what the network's `no_weight_decay()` names."
+    )
+    batch: Images = Field(64, description="Images per optimizer step, over all devices.")
+    accumulate: Images = Field(1, description="Gradient accumulation: number of parts that a batch is split into.")
+    schedule: Literal["cosine", "step", "poly", "constant"] = Field("cosine", description="Learning rate schedule.")
+    milestones: tuple[Float, ...] = Field((), description="For `step`: epochs after which the rate falls to a tenth.")
+    warmup: Float = Field(0.0, ge=0, le=LONGEST, description="Epochs of linear warm-up.")
+    clip: Float = Field(0.0, ge=0, le=FASTEST, description="Largest gradient norm; 0 for no clipping.")
+    label_smoothing: Fraction = Field(0.0, description="Label smoothing of the task's loss.")
+    mixup: Weight = Field(0.0, description="α of mixup; 0 for none. With `cutmix` too, each step draws one of them.")
+    cutmix: Weight = Field(0.0, description="α of CutMix; 0 for none.")
+    ema: Fraction = Field(
+        0.0, description="Decay of the moving average of the weights; the average is the student. 0 for none."
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -116,16 +124,22 @@ class Execution(Settings):
 
 
 class DataSettings(Settings):
-    name: str = "cues"
-    train_limit: Length | None = None  # a class-balanced part of the training set
-    test_limit: Length | None = None
-    val_fraction: Fraction = 0.0  # held out of training, to choose things by
-    image_size: Side | None = None
-    augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = "crop-flip"
-    augmentation_cycle: Length | None = None  # of students: epoch e is augmented as e mod this; None: anew each epoch
-    seed: Seed = 0  # of limits, splits and generated images; the same for all runs that are to be compared
-    options: dict[str, Float] = Field(default_factory=dict)  # the data set's own: rho, count …
-    unlabelled: str | None = None  # a folder of further training images, without labels, in any layout
+    name: str = Field("cues", description="The data set: `asd list datasets`, or `folder:PATH`.")
+    train_limit: Length | None = Field(None, description="Use only this many training images, balanced by class.")
+    test_limit: Length | None = Field(None, description="The same for the test sets.")
+    val_fraction: Fraction = Field(0.0, description="Share of the training images held out for validation.")
+    image_size: Side | None = Field(None, description="Side of the images in pixels; the data set's own by default.")
+    augment: Literal["crop-flip", "crop", "flip", "imagenet", "scale-crop-flip", "none"] = Field(
+        "crop-flip", description="Training augmentation."
+    )
+    augmentation_cycle: Length | None = Field(
+        None, description="Students repeat their augmentations after this many epochs; by default each epoch is new."
+    )
+    seed: Seed = Field(0, description="Seed of limits, splits and generated images. Keep it the same to compare runs.")
+    options: dict[str, Float] = Field(
+        default_factory=dict, description="Options of the data set itself, such as `rho` or `count`."
+    )
+    unlabelled: str | None = Field(None, description="Folder of more training images, without labels.")
 
     @property
     def labelled(self) -> DataSettings:
@@ -136,26 +150,39 @@ class DataSettings(Settings):
 class TaskSettings(Settings):
     """Of dense prediction; classification has none."""
 
-    samples: Length = 1024  # locations of a step that methods learn from, over all devices
-    aux: Weight = 0.4  # weight of the auxiliary head's loss, where a network has one
+    samples: Length = Field(1024, description="Locations per step that methods learn from, over all devices.")
+    aux: Weight = Field(0.4, description="Weight of the auxiliary head's loss, if the network has one.")
 
 
 class TeacherSettings(ModelSettings):
-    # already trained: a file of weights, a folder of states that Snapshots kept, or "pretrained", its published weights
-    final: str | None = None
-    epochs: Length | None = None  # or iterations, as the recipe counts; the recipe's number when not given
-    lr: Rate | None = None  # optim.lr when not given
-    batch: Images | None = None  # optim.batch when not given
-    seed: Seed = 0  # one teacher serves all seeds of the students
-    # states to save: per cent of training, or "epoch:36"
-    keep: tuple[Float | str, ...] = Field((2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0), min_length=1)
-    # "15%", "epoch:36", "<teacher hash>/15%" of another, a file as final, "rewind", or "weak" (the default for a file)
-    early: str = "15%"
-    rewind_epochs: Length = 10  # or iterations, as the recipe counts; then a 24th of them when not given
-    rewind_lr: Rate = 0.05
-    weak: str | None = None  # with early = "weak", the network that takes T_early's place; the student's when not given
-    weak_epochs: Length | None = None  # or iterations, as the recipe counts; 30 % of the student's when not given
-    weak_lr: Rate | None = None  # optim.lr when not given
+    final: str | None = Field(
+        None,
+        description="A teacher you have: a file of weights, a folder of `Snapshots`, or `pretrained`, the published "
+        "weights. By default the teacher is trained.",
+    )
+    epochs: Length | None = Field(None, description="Length of its training; the recipe's by default.")
+    lr: Rate | None = Field(None, description="Learning rate; `optim.lr` by default.")
+    batch: Images | None = Field(None, description="Batch size; `optim.batch` by default.")
+    seed: Seed = Field(0, description="Seed of the teacher, which all seeds of the students share.")
+    keep: tuple[Float | str, ...] = Field(
+        (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0),
+        min_length=1,
+        description="Checkpoints to save: percent of training, or `epoch:36`.",
+    )
+    early: str = Field(
+        "15%",
+        description="The early checkpoint: `15%`, `epoch:36`, `HASH/15%` of another teacher, a file, `rewind`, or "
+        "`weak` (default if `final` is a file).",
+    )
+    rewind_epochs: Length = Field(
+        10, description="Length of a rewind, in epochs; with `iterations` a 24th of them by default."
+    )
+    rewind_lr: Rate = Field(0.05, description="Learning rate of a rewind.")
+    weak: str | None = Field(
+        None, description='Network of the weak reference (`early = "weak"`); the student\'s by default.'
+    )
+    weak_epochs: Length | None = Field(None, description="Its length of training; 30 % of the student's by default.")
+    weak_lr: Rate | None = Field(None, description="Its learning rate; `optim.lr` by default.")
 
     @model_validator(mode="before")
     @classmethod
