@@ -35,12 +35,13 @@ HOST = "127.0.0.1"
 NOWHERE = "nothing"
 FONT = ("system-ui", "sans-serif")  # gradio's own choice is fetched from another host
 CSS = """
-.gradio-container { padding-block: .5rem !important; }
+.gradio-container { padding-block: .5rem !important; overflow: clip !important; }
 .gradio-container h1 { margin: 0; font-size: 1.35rem; }
 .gradio-container .or, .gradio-container .max_value, .gradio-container .min_value { color: var(--body-text-color-subdued); }
 #drop .icon-wrap { display: none; }
 .side { gap: .6rem; }
-#answers { position: sticky; top: 0; z-index: 5; padding: 0 0 .5rem; background: var(--body-background-fill); }
+.side > * { flex-grow: 0 !important; }
+#answers { position: sticky; top: 0; z-index: 40; padding: 0 0 .5rem; background: var(--body-background-fill); }
 .said { margin: 0; padding: .4rem 0; font-weight: 600; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: .75rem; }
 .cards article { min-width: 0; padding: .6rem; border: 1px solid var(--border-color-primary); border-radius: 8px;
@@ -103,7 +104,7 @@ def build(trial: Trial) -> gr.Blocks:
     with gr.Blocks(title=f"asd try: {trial.title}", analytics_enabled=False, fill_width=True) as page:
         image = gr.State(image_of(trial, first, 0))
         gr.HTML(f"<h1>{escape(trial.title)}</h1>")
-        with gr.Row():
+        with gr.Row(equal_height=True):  # so that the answers stay in view beside all sliders
             with gr.Column(scale=3, min_width=320, elem_classes="side"):
                 with gr.Row():
                     of = gr.Dropdown(list(trial.sets), value=first, label="Test images", min_width=140)
@@ -138,7 +139,9 @@ def build(trial: Trial) -> gr.Blocks:
             if not places:
                 return image, f"They agree on every image of {escape(of)} that was looked at."
             at = places.index(image.index) + 1 if image.of == of and image.index in places else 0
-            found = f"{plural(len(places), 'image')} of {escape(of)} with different answers; number {at % len(places) + 1}"
+            found = (
+                f"{plural(len(places), 'image')} of {escape(of)} with different answers; number {at % len(places) + 1}"
+            )
             return image_of(trial, of, places[at % len(places)]), found
 
         def keep(image: TrialImage, *values: Any) -> str:

@@ -84,7 +84,9 @@ def _show_audit(result: dict[str, Any]) -> None:
 
 
 def try_(
-    folders: Annotated[list[Path] | None, Argument(help="Run folders, students or a teacher.", metavar="[RUN]...")] = None,
+    folders: Annotated[
+        list[Path] | None, Argument(help="Run folders, students or a teacher.", metavar="[RUN]...")
+    ] = None,
     final: Annotated[Path | None, Option(help="Instead of runs: weights of the trained model.")] = None,
     early: Annotated[list[str] | None, Option(help="Early weights, FILE or NAME=FILE; may be repeated.")] = None,
     model: options.ModelOption = None,
@@ -93,7 +95,9 @@ def try_(
     image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: the data's].")] = None,
     on: Annotated[list[str] | None, Option(help="Leaf through a folder too: NAME=PATH, may be repeated.")] = None,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
-    port: Annotated[int | None, Option(min=1, max=65535, help="Of the page [default: the first free from 7860].")] = None,
+    port: Annotated[
+        int | None, Option(min=1, max=65535, help="Of the page [default: the first free from 7860].")
+    ] = None,
     data_root: RootOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -106,7 +110,8 @@ def try_(
     device = options.use_hardware(device, threads)
 
     try:
-        from antishortcut.api import trial, trial_page
+        from antishortcut.api import trial
+        from antishortcut.api.trial_page import serve
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
@@ -115,7 +120,7 @@ def try_(
         opened = trial.open_runs(folders, own, runs, data_root, device)
     else:
         opened = trial.open_files(final, early or (), model, data, own, data_root, device, classes, image_size)
-    trial_page.serve(opened, port, tell)
+    serve(opened, port, tell)
 
 
 # --- asd targets ---
