@@ -44,6 +44,7 @@ NOT = {
     "python examples/": "tests/test_examples.py::test_an_example_runs",
     "torchrun --nproc-per-node 2 examples": "tests/test_examples.py::test_two_processes",
     "dinov2": "downloads: tests/training/test_unlabelled_runs.py::test_published_weights_come_from_the_hub",
+    "asd try": "waits: tests/browser/test_try_page.py::test_a_person_tries_the_networks",
     "benchmarks/speed.py": "an hour, and it rewrites a page",
 }
 SMALL = {

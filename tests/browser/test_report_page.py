@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,30 +9,15 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from antishortcut.report import make_report
+from tests.browser.conftest import CHROMIUM, DESKTOP, PHONE, Opened, opened, serious_faults
 from tests.browser.fake_runs import SCRIPT, full
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, ViewportSize
+    from playwright.sync_api import Browser, ViewportSize
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'")
 expect = sync_api.expect
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on this machine")
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-PHONE: ViewportSize = {"width": 390, "height": 844}
-DESKTOP: ViewportSize = {"width": 1280, "height": 900}
-
-
-@dataclass
-class Opened:
-    """A page, what its console said, and what it asked for."""
-
-    page: Page
-    said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +26,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     suite = full(tmp_path_factory.mktemp("page"))
     make_report(suite)
     return suite
-
-
-@pytest.fixture(scope="module", name="browser")
-def chromium() -> Iterator[Browser]:
-    with sync_api.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
-def opened(browser: Browser, address: str, size: ViewportSize, scheme: Literal["light", "dark"] = "light") -> Opened:
-    page = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce").new_page()
-    page.set_default_timeout(30_000)
-    result = Opened(page)
-    page.on("console", lambda message: result.said.append(message.text))
-    page.on("pageerror", lambda error: result.said.append(str(error)))
-    page.on("dialog", lambda dialog: result.said.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: result.asked.append(request.url))
-    page.goto(address)
-    page.wait_for_selector("body[data-drawn]")
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +52,22 @@ def test_it_opens_silently_and_fits(
     charts = "[...document.querySelectorAll('.chart')].filter(e => !e.closest('details:not([open])'))"
     assert page.evaluate(f"{charts}.every(e => e.querySelector('svg.marks').getBoundingClientRect().width > 150)")
     page.context.close()
+
+
+def test_axe_finds_no_serious_fault(browser: Browser, runs: Path) -> None:
+    result = opened(browser, (runs / "report.html").as_uri(), DESKTOP)
+    assert serious_faults(result.page, without=".chart svg") == []
+    result.page.context.close()
+
+
+@pytest.mark.slow
+def test_axe_finds_no_serious_fault_in_any_chart(browser: Browser, runs: Path) -> None:
+    result = opened(browser, (runs / "report.html").as_uri(), DESKTOP)
+    result.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    drawn = "[...document.querySelectorAll('.chart')].every(each => each.querySelector('svg.marks'))"
+    result.page.wait_for_function(drawn)
+    assert serious_faults(result.page) == []
+    result.page.context.close()
 
 
 def test_hostile_names_are_words(desktop: Opened) -> None:

@@ -50,6 +50,7 @@ for command in (
     *(info.bench, info.selftest, info.doctor),
 ):
     app.command()(command)
+app.command("try")(analyze.try_)
 app.command("list")(info.list_)
 app.add_typer(suite.app, name="suite")
 

@@ -1,4 +1,4 @@
-"""asd audit, targets: what checkpoints of a teacher reveal before any student is trained."""
+"""asd audit, try, targets: what trained networks reveal, before any student is trained and after."""
 
 from __future__ import annotations
 
@@ -89,6 +89,49 @@ def _show_audit(result: dict[str, Any]) -> None:
         beside = f" ({line['beside']})" if line["beside"] else ""
         tell(f"{line['name']}: {line['value']}{beside}")
         tell(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
+
+
+# --- asd try ---
+
+
+def try_(
+    folders: Annotated[
+        list[Path] | None, Argument(help="Run folders, students or a teacher.", metavar="[RUN]...")
+    ] = None,
+    final: Annotated[Path | None, Option(help="Instead of runs: weights of the trained model.")] = None,
+    early: Annotated[list[str] | None, Option(help="Early weights, FILE or NAME=FILE; may be repeated.")] = None,
+    model: options.ModelOption = None,
+    data: options.DatasetOption = None,
+    classes: Annotated[int | None, Option(min=1, help="Outputs of the model [default: the data's classes].")] = None,
+    image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: the data's].")] = None,
+    on: Annotated[list[str] | None, Option(help="Leaf through a folder too: NAME=PATH, may be repeated.")] = None,
+    runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
+    port: Annotated[
+        int | None, Option(min=1, max=65535, help="Of the page [default: the first free from 7860].")
+    ] = None,
+    data_root: RootOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Try networks on a page: drop an image, change it, and see what teacher and students answer and where they look."""
+    files = (final, early, model, data, classes, image_size)
+    if folders and any(value is not None for value in files):
+        raise UserError("runs bring their own model and data; leave out --final, --early and what belongs to them")
+    own = options.class_folders(on or (), "--on")
+    device = options.use_hardware(device, threads)
+
+    try:
+        from antishortcut.api import trial
+        from antishortcut.api.trial_page import serve
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        raise UserError("asd try needs gradio: pip install 'antishortcut[app]'") from None
+    if folders:
+        opened = trial.open_runs(folders, own, runs, data_root, device)
+    else:
+        opened = trial.open_files(final, early or (), model, data, own, data_root, device, classes, image_size)
+    serve(opened, port, tell)
 
 
 # --- asd targets ---

@@ -15,6 +15,7 @@ import typer
 from typer import Option
 
 from antishortcut.api.arguments import MEASURED as MEASURED
+from antishortcut.api.arguments import class_folders as class_folders
 from antishortcut.api.arguments import execution_of as execution_of
 from antishortcut.api.arguments import find_run as find_run
 from antishortcut.api.arguments import image_folders as image_folders

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from antishortcut.fileio import atomic_write
 from antishortcut.report import notes, paper_comparison, score_figures
+from antishortcut.report.cases import SavedCase, saved_cases
 from antishortcut.report.charts import Figure, style
 from antishortcut.report.class_answers import ClassAnswers, class_answers
 from antishortcut.report.collect import BASELINE, Curve
@@ -52,6 +53,7 @@ class Figures:
     embeddings: list[Figure]
     teachers: list[tuple[Directions, list[Figure]]]
     training: list[Figure]
+    cases: list[SavedCase]
     notes: list[Skipped]  # on what could not be drawn
     sweep: list[tuple[Sweep, Figure]] = field(default_factory=list)  # these two when asked for
     scatter: list[tuple[ScatterAnalysis, Figure]] = field(default_factory=list)
@@ -81,6 +83,7 @@ def make_figures(table: ResultTable) -> Figures:
         embeddings=embedding_figures(table.runs, skipped),
         teachers=[(each, direction_figures(each, index)) for index, each in enumerate(table.runs.directions)],
         training=filled(score_figures.training_figures(table.runs)),
+        cases=saved_cases(table.runs.folder, skipped),
         notes=skipped.skipped,
     )
 
