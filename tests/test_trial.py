@@ -35,7 +35,7 @@ def trial(student: Path) -> Trial:
 
 def test_a_student_stands_beside_its_teacher(trial: Trial, student: Path) -> None:
     assert list(trial.networks) == ["T_final", "T_early", "kd-s1"]
-    assert list(trial.sets)[0] == "iid"
+    assert next(iter(trial.sets)) == "iid"
     teacher = trying.open_runs([next((student.parent.parent / "teachers").iterdir())], {}, None, None, "cpu")
     image = trying.image_of(trial, "iid", 3)
     one, two = trying.answers(trial, image.pixels), trying.answers(teacher, image.pixels)
@@ -91,11 +91,12 @@ def test_an_answer_has_five_classes_and_a_map(trial: Trial, where: str) -> None:
         assert [name for name, _ in one.top] == [trial.classes[at] for at in top]
         assert [value for _, value in one.top] == pytest.approx(share[top].tolist())
         assert one.heat is not None
-        assert (one.heat.shape, float(one.heat.max())) == (image.pixels.shape[2:], pytest.approx(1))
+        assert one.heat.shape == image.pixels.shape[2:]
+        assert float(one.heat.max()) == pytest.approx(1)
 
 
 def test_disagreement_is_found_where_it_is(trial: Trial) -> None:
-    different = {}
+    different: dict[int, int] = {}
     for at in range(len(trial.sets["iid"])):
         said = {one.top[0][0] for one in trying.answers(trial, trying.image_of(trial, "iid", at).pixels)}
         different |= {at: len(said)} if len(said) > 1 else {}

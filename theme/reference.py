@@ -72,10 +72,11 @@ def commands() -> str:
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         options = [each for each in command.params if each.param_type_name == "option" and "--help" not in each.opts]
         usage = [f"{each.name.upper()}{'…' * (each.nargs != 1)}" for each in arguments]
-        call = " ".join([name, *(word if each.required else f"[{word}]" for word, each in zip(usage, arguments, strict=True))])
+        words = (word if each.required else f"[{word}]" for word, each in zip(usage, arguments, strict=True))
+        call = " ".join([name, *words])
         rows = [
             *([f"`{word}`", _default(each), _cell(each.help)] for word, each in zip(usage, arguments, strict=True)),
-            *([f"`{'/'.join([*each.opts, *each.secondary_opts])}`", _default(each), _cell(each.help)] for each in options),
+            *([f"`{'/'.join(each.opts + each.secondary_opts)}`", _default(each), _cell(each.help)] for each in options),
         ]
         help_text = re.sub(r"\s*\n\s*", " ", (command.help or "").replace("\b", "").strip())
         parts += [f"## {name}", f"```\n{call}{' [OPTIONS]' * bool(options)}\n```", _escaped(help_text)]

@@ -16,7 +16,7 @@ from antishortcut.types import FileSet, ImageSet
 RNG = np.random.default_rng(0)
 
 
-def by_hand(image: np.ndarray) -> list[float]:  # type: ignore[type-arg]
+def by_hand(image: np.ndarray) -> list[float]:
     """One image (3, H, W), pixel by pixel."""
     _, height, width = image.shape
     luma = [[float(np.dot((0.299, 0.587, 0.114), image[:, y, x])) for x in range(width)] for y in range(height)]

@@ -1,4 +1,4 @@
-"""`asd try` in a real browser: drop an image, move a slider, look for disagreement, save a case; nothing leaves here."""
+"""`asd try` in a real browser: drop an image, move a slider, look for disagreement, save a case; all stays here."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.pipeline import Session
 from tests.deployment.subjects import photo
 
-
 MECHANISM = {"cos_final", "cos_early", "projection", "projection_random"}
 
 

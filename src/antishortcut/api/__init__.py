@@ -133,7 +133,7 @@ def plan(
     download: bool = False,
     **pair: Any,
 ) -> str:
-    """The recipe that `distill` would make of data, teacher, student and what belongs to them; and how long it takes; nothing is written."""
+    """The recipe that `distill` would make of data, teacher, student …, and how long it takes; nothing is written."""
     if recipe is not None:
         raise UserError(planning.EITHER)
     session = open_session(Path(runs), _path(data_root), download)

@@ -160,17 +160,18 @@ def open_files(
     data_root: Path | None,
     device: str,
     classes: int | None = None,
-    image_size: int | None = None,
+    settings: Sequence[str] = (),
 ) -> Trial:
     """Two checkpoints or more of one model, loaded as for an audit; no student is needed."""
-    from antishortcut.data import open_sets
+    from antishortcut.api.arguments import open_session
     from antishortcut.training.auto_recipe import data_name
 
     if final is None or not early or model is None or data is None:
         raise UserError("asd try needs run folders, or --final, --early, --model and --data")
-    sets = open_sets(data_name(data), data_root, image_size=image_size)
+    built = audit_input.settings_of(model, None, data_name(data), data_root, {}, settings)
+    sets = open_session(Path("runs"), data_root, False).sets(built.data)
     wants_labels("asd try", sets.train, of="image")
-    case = audit_input.from_files(model, final, early, sets, None, classes)
+    case = audit_input.from_files(built.teacher, final, early, sets, classes)
     networks = {"T_final": case.networks.pop("final")}
     networks |= {"T_early" if len(case.networks) == 1 else f"T_early {name}": n for name, n in case.networks.items()}
     return _trial(networks, EvalContext(sets, Path("runs")).with_folders(own), model, Path(), device)

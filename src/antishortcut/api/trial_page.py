@@ -37,7 +37,7 @@ FONT = ("system-ui", "sans-serif")  # gradio's own choice is fetched from anothe
 CSS = """
 .gradio-container { padding-block: .5rem !important; overflow: clip !important; }
 .gradio-container h1 { margin: 0; font-size: 1.35rem; }
-.gradio-container .or, .gradio-container .max_value, .gradio-container .min_value { color: var(--body-text-color-subdued); }
+.gradio-container :is(.or, .max_value, .min_value) { color: var(--body-text-color-subdued); }
 #drop .icon-wrap { display: none; }
 .side { gap: .6rem; }
 .side > * { flex-grow: 0 !important; }
@@ -126,7 +126,7 @@ def build(trial: Trial) -> gr.Blocks:
                 corruption = gr.Dropdown(names, value="", label="Corruption")
                 severity = gr.Slider(*(SEVERITIES[0], SEVERITIES[-1], UNCHANGED["severity"]), step=1, label="Severity")
                 reset = gr.Button("Undo all changes", size="md")
-        changes = [*sliders, corruption, severity]
+        changes: list[Any] = [*sliders, corruption, severity]
 
         def show(image: TrialImage, where: str, *values: Any) -> str:
             return html(trial, image, dict(zip(UNCHANGED, values, strict=True)), where)

@@ -103,7 +103,8 @@ def try_(
     model: options.ModelOption = None,
     data: options.DatasetOption = None,
     classes: Annotated[int | None, Option(min=1, help="Outputs of the model [default: the data's classes].")] = None,
-    image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: the data's].")] = None,
+    image_size: Annotated[int | None, Option(min=8, help="Side of the images [default: as asd check says].")] = None,
+    set_: options.SetOption = None,
     on: Annotated[list[str] | None, Option(help="Leaf through a folder too: NAME=PATH, may be repeated.")] = None,
     runs: Annotated[Path | None, Option(help="Parent of teachers/ [default: two levels above RUN].")] = None,
     port: Annotated[
@@ -113,8 +114,8 @@ def try_(
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Try networks on a page: drop an image, change it, and see what teacher and students answer and where they look."""
-    files = (final, early, model, data, classes, image_size)
+    """Try networks on a page: drop an image, change it, see what teacher and students answer and where they look."""
+    files = (final, early, model, data, classes, image_size, set_)
     if folders and any(value is not None for value in files):
         raise UserError("runs bring their own model and data; leave out --final, --early and what belongs to them")
     own = options.class_folders(on or (), "--on")
@@ -130,7 +131,8 @@ def try_(
     if folders:
         opened = trial.open_runs(folders, own, runs, data_root, device)
     else:
-        opened = trial.open_files(final, early or (), model, data, own, data_root, device, classes, image_size)
+        words = [*(set_ or ()), *([] if image_size is None else [f"data.image_size={image_size}"])]
+        opened = trial.open_files(final, early or (), model, data, own, data_root, device, classes, words)
     serve(opened, port, tell)
 
 
