@@ -16,8 +16,8 @@ from antishortcut.errors import UserError, one_line, printable
 from antishortcut.progress import ProgressBar
 from antishortcut.report import make_report
 from antishortcut.report.text import plain
-from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
 from tests.browser.conftest import CHROMIUM, DESKTOP, Opened, chromium, opened  # noqa: F401 (chromium is a fixture)
+from tests.browser.fake_runs import TEACHER, directions, mechanism, score, scores, student, teacher_run
 from tests.conftest import Ended
 
 if TYPE_CHECKING:

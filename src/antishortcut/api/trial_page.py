@@ -101,6 +101,7 @@ def _lines(texts: list[str]) -> str:
 def build(trial: Trial) -> gr.Blocks:
     """The components and what they do. Every event waits for the one before it: networks are not shared by threads."""
     first = next(iter(trial.sets))
+    page: gr.Blocks
     with gr.Blocks(title=f"asd try: {trial.title}", analytics_enabled=False, fill_width=True) as page:
         image = gr.State(image_of(trial, first, 0))
         gr.HTML(f"<h1>{escape(trial.title)}</h1>")
