@@ -367,7 +367,7 @@ def test_audit_of_files(own: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_images_are_prepared_as_everywhere_and_the_audit_says_how(own: Path, refusal: Refusal) -> None:
-    (own / "nets.py").write_text(
+    (own / "auditnets.py").write_text(
         "from torch import nn\n"
         "def net(num_classes):\n"
         "    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes)\n"
@@ -375,8 +375,8 @@ def test_images_are_prepared_as_everywhere_and_the_audit_says_how(own: Path, ref
     )
     for number, name in enumerate(("e.pt", "f.pt")):
         torch.manual_seed(number)
-        torch.save(build("nets:net", 2).body.module.state_dict(), own / name)  # type: ignore[union-attr]
-    words = ("--final", "f.pt", "--early", "e.pt", "--model", "nets:net", "--data", "folder:own", "--threads", "1")
+        torch.save(build("auditnets:net", 2).body.module.state_dict(), own / name)  # type: ignore[union-attr]
+    words = ("--final", "f.pt", "--early", "e.pt", "--model", "auditnets:net", "--data", "folder:own", "--threads", "1")
     result = asd("audit", *words)
     assert result["pixels"] == asd("check", "folder:own")["image_size"] == 32  # not 224
     assert (result["mean"], result["std"]) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])  # ImageNet's

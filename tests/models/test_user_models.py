@@ -134,7 +134,7 @@ def test_factories(name: str, before: str) -> None:
     assert network.head.out_features == 6
     assert isinstance(network.body, FeatureExtractor)
     assert network.body.summary == "embedding: input of fc; stages: conv"
-    torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.5071, 0.4867, 0.4408]))
+    torch.testing.assert_close(network.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
 
 
 def test_a_network_in_place_of_a_factory_is_copied() -> None:

@@ -16,8 +16,6 @@ from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_jso
 from antishortcut.errors import UserError, one_line, plural
 from antishortcut.evaluation import folder_score
 from antishortcut.report import build
-from antishortcut.report.table import words
-from antishortcut.report.text import folded
 from antishortcut.run_dir import RunDir
 
 FORMATS = (
@@ -68,6 +66,9 @@ def evaluate(
     if as_json:
         print_json({"runs": results})
         return
+    from antishortcut.report.table import words
+    from antishortcut.report.text import folded
+
     asked = {*names, *(folder_score(name) for name in own)}
     scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], asked)) for result in results]
     for group in dict.fromkeys(group for _, each in scored for group, _ in each):
