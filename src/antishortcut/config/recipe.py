@@ -123,7 +123,7 @@ class Run(Settings):
         return plural(self.epochs, "epoch") if self.epochs else plural(self.iterations, "iteration")
 
     def folder(self, runs: Path) -> Path:
-        """`runs/teachers/<hash>` when the trajectory is kept, so that it can teach; else `runs/<suite>/<name>-s<seed>`."""
+        """`runs/teachers/<hash>` when the trajectory is kept, to teach; else `runs/<suite>/<name>-s<seed>`."""
         if not self.keep:
             return runs / self.suite / f"{self.name}-s{self.seed}"
         return runs / "teachers" / self.hash
