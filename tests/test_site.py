@@ -30,8 +30,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.w
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 WORDS = {
     "a", "abbr", "article", "blockquote", "br", "button", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "hr",
-    "img", "li", "nav", "ol", "p", "path", "pre", "small", "span", "strong", "sub", "sup", "svg", "table", "tbody", "td",
-    "th", "thead", "tr", "ul",
+    "img", "li", "nav", "ol", "p", "path", "pre", "small", "span", "strong", "sub", "sup", "svg", "table", "tbody",
+    "td", "th", "thead", "tr", "ul",
 }  # fmt: skip
 
 
