@@ -1,4 +1,4 @@
-"""Fill the tables of docs/speed.md from docs/results/speed: `python benchmarks/page.py`. A test compares them.
+"""Fill the tables of docs/results/speed.md from docs/results/speed: `python benchmarks/page.py`. A test compares them.
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`; what was not measured yet leaves its place empty.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE, RESULTS = DOCS / "speed.md", DOCS / "results" / "speed"
+PAGE, RESULTS = DOCS / "results" / "speed.md", DOCS / "results" / "speed"
 Found = dict[str, Any]
 
 

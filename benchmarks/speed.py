@@ -1,4 +1,4 @@
-"""Every measurement of docs/speed.md, one after the other, on an idle machine.
+"""Every measurement of docs/results/speed.md, one after the other, on an idle machine.
 
 `python benchmarks/speed.py [--out docs/results/speed] [--only steps,methods,…]` writes a JSON file for each, then fills
 the page's tables from them. Two threads, about an hour on two cores; `reference` makes a venv for torchdistill first.

@@ -1,4 +1,4 @@
-"""Write docs/standard.md from the runs of the suite `standard`: `python benchmarks/standard.py RUNS [PAGE]`.
+"""Write docs/results/standard.md from the runs of the suite `standard`: `python benchmarks/standard.py RUNS [PAGE]`.
 
 The page appears with the first finished rows. Its tables are those of `asd report RUNS/standard`.
 """
@@ -10,7 +10,7 @@ from antishortcut.report.collect import collect
 from antishortcut.report.table import ResultTable
 from antishortcut.report.text import write_markdown
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "standard.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "standard.md"
 HEAD = """# The standard pair
 
 resnet56 → resnet20 on CIFAR-100: all 50,000 training images, 5,000 of them held out, 30 epochs

@@ -80,7 +80,7 @@ def test_a_page_of_results_shows_what_the_report_made(page: str) -> None:
     """No row typed by hand: each is in a table that `asd report` wrote, kept under docs/results."""
     built = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results" / page).glob("*.md"))
     rows = [
-        line for line in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+        line for line in (ROOT / f"docs/results/{page}.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
     ]
     assert len(rows) > 12
     assert [row for row in rows if row not in built.splitlines()] == []
@@ -100,7 +100,7 @@ def test_the_page_of_gpus_shows_the_contributed_files(monkeypatch: pytest.Monkey
 
 
 def test_the_page_of_speed_shows_what_was_measured() -> None:
-    page = ROOT / "docs" / "speed.md"
+    page = ROOT / "docs/results/speed.md"
     built = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
     text = page.read_text(encoding="utf-8")
     assert built["filled"](text) == text, "python benchmarks/page.py"

@@ -246,10 +246,10 @@ def further(name: str) -> None:
     if name == "docs/unlabelled.md":
         for at in range(20):
             picture(Path("more", str(at % 3), f"{at}.png"), size=(40, 36))
-    if name == "docs/beyond.md":  # which asks for a score of images held out, easy and hard ones
+    if name == "docs/results/beyond.md":  # which asks for a score of images held out, easy and hard ones
         shutil.rmtree(Path("data") / layouts.CIFAR)
         make_cifar(Path("data"), per_class=40)
-    if name in ("docs/dense.md", "docs/segmentation.md"):
+    if name in ("docs/results/dense.md", "docs/segmentation.md"):
         make_camvid(Path("data/camvid"))
         make_ade(Path("data"))
     if name == "docs/stylized.md":

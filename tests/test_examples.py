@@ -1,11 +1,13 @@
 """The examples run as they are: each trains a teacher, keeps its states and distils a student, on made-up images."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from antishortcut.data.readers import Request
+from antishortcut.errors import UserError
 from antishortcut.teachers.snapshots import load_state
+from antishortcut.types import Batch, Features, Shape, Sizes
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -63,6 +68,37 @@ def check(tmp_path: Path, out: str) -> None:
 
 def test_every_example_is_tried() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(NEEDS)
+
+
+def extension(name: str) -> dict[str, Any]:
+    """An example of docs/extend.md."""
+    return runpy.run_path(str(EXAMPLES / "extend" / f"{name}.py"))
+
+
+def test_the_method_of_the_documentation() -> None:
+    sizes = Sizes(classes=10, examples=1000, student=Shape(64), teachers={"final": Shape(128)})
+    method = extension("method")["CosineHint"](sizes, weight=2.0)
+    batch = Batch(image=torch.rand(8, 3, 32, 32), label=torch.randint(10, (8,)), index=torch.arange(8))
+    student = Features(logits=torch.randn(8, 10), embedding=torch.randn(8, 64, requires_grad=True))
+    teacher = Features(logits=torch.randn(8, 10), embedding=torch.randn(8, 128, requires_grad=True))
+    method.terms(student, {"final": teacher}, batch, 0.5)["cosine"].backward()
+    assert student.embedding.grad is not None
+    assert teacher.embedding.grad is None
+
+
+def test_the_data_set_of_the_documentation(tmp_path: Path) -> None:
+    open_stripes = extension("data")["open_stripes"]
+    for split, count in (("train", 8), ("test", 4)):
+        (tmp_path / "stripes").mkdir(exist_ok=True)
+        image = np.zeros((count, 3, 32, 32), np.uint8)
+        image[::2, :, ::2], image[1::2, :, :, ::2] = 255, 255
+        np.savez(tmp_path / "stripes" / f"{split}.npz", image=image, label=np.arange(count) % 2)
+    opened = open_stripes(Request(tmp_path))
+    assert opened.train.image.shape == (8, 3, 32, 32)
+    assert opened.tests["test"].label.tolist() == [0, 1, 0, 1]
+    (tmp_path / "stripes" / "test.npz").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="needs the arrays image and label"):
+        open_stripes(Request(tmp_path))
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -72,4 +72,4 @@ def test_errors_grow_with_the_severity_of_corruptions(tmp_path: Path) -> None:
     assert [name for name, errors in score["errors"].items() if errors[4] <= errors[0]] == []
     noise = 0.01  # of 2,000 images, about one standard deviation
     falls = {n for n, e in score["errors"].items() if any(b < a - noise for a, b in pairwise(e))}
-    assert falls <= {"glass_blur", "elastic_transform", "snow", "frost", "motion_blur"}  # docs/corruptions.md
+    assert falls <= {"glass_blur", "elastic_transform", "snow", "frost", "motion_blur"}  # docs/results/shifted.md

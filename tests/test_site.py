@@ -140,17 +140,17 @@ def test_pages_have_titles_and_images_have_alt_text(pages: dict[str, Page]) -> N
     assert [name for name, page in pages.items() if not all(len(alt) > 10 for alt in page.alts)] == []
 
 
-def with_notebooks(path: Path) -> str:
-    """The source of a page, with its notebook's cells in the place of the mark."""
-    hooks = runpy.run_path(str(ROOT / "theme" / "hooks.py"))
-    text = path.read_text(encoding="utf-8")
-    return str(hooks["NOTEBOOK"].sub(lambda mark: hooks["notebook_markdown"](path.parent / mark[1]), text))
+def source_of(path: Path) -> str:
+    """The source of a page, with the notebooks, examples and tables that the site puts in the place of marks."""
+    hooks, reference = (runpy.run_path(str(ROOT / "theme" / f"{name}.py")) for name in ("hooks", "reference"))
+    text = hooks["with_files"](path.read_text(encoding="utf-8"), path.parent)
+    return str(reference["complete"](text, path.relative_to(DOCS).as_posix()))
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
     """Python-Markdown is stricter than GitHub; what it does not take for a list, a table or code would stay text."""
-    source = with_notebooks(SOURCES[name])
+    source = source_of(SOURCES[name])
     page = pages[name]
     assert set(page.tags) <= WORDS, "a <word> outside code is a tag: put it into `backticks`"
     if "\n::: " in source:
@@ -165,8 +165,7 @@ def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
 
 
 def test_scores_in_short_are_those_of_the_pages_of_results() -> None:
-    names = ("desk", "results", "shortcuts", "speed")
-    measured = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in names)
+    measured = "\n".join((DOCS / "results" / f"{n}.md").read_text(encoding="utf-8") for n in ("desk", "shortcuts", "speed"))
     text = re.sub(r"^```.*?^```\n|`[^`\n]*`", "", (DOCS / "choose.md").read_text(encoding="utf-8"), flags=re.M | re.S)
     numbers = set(re.findall(r"\b\d\.\d+", text.replace("Apache-2.0", "")))
     assert len(numbers) > 4
@@ -214,7 +213,7 @@ def test_site_works_from_disk(browser: Browser, site: Path, width: int, scheme: 
     page.on("console", lambda message: text.append(message.text))
     page.on("pageerror", lambda error: text.append(str(error)))
     page.on("request", lambda request: requested.append(request.url))
-    for name in ("dense.html", "methods/asd.html", "choose.html", "index.html"):
+    for name in ("results/dense.html", "methods/asd.html", "choose.html", "index.html"):
         page.goto((site / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert page.evaluate("[...document.images].every(e => e.complete && e.naturalWidth > 0)"), name

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files elsewhere, a notebook."""
+"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files elsewhere, a notebook, examples."""
 
 import json
 import re
@@ -12,6 +12,7 @@ CARDS = "methods/*"
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 NOTEBOOK = re.compile(r"^<!-- notebook: (\S+) -->$", re.MULTILINE)
+EXAMPLE = re.compile(r"^<!-- code: (\S+) -->$", re.MULTILINE)
 UPWARD = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]*")
 
 
@@ -39,9 +40,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Any
     def shown(text: str) -> str:
         return CODE.sub(lambda code: code[0].replace("\\|", "|"), UPWARD.sub(address, text))
 
-    markdown = NOTEBOOK.sub(lambda mark: notebook_markdown(source.parent / mark[1]), markdown)
+    markdown = with_files(markdown, source.parent)
     parts = FENCE.split(markdown)  # text and code in turns: code is shown as it is
     return "".join(part if number % 2 else shown(part) for number, part in enumerate(parts))
+
+
+def with_files(markdown: str, folder: Path) -> str:
+    """A page with the notebooks and Python files that it names in a comment."""
+    markdown = NOTEBOOK.sub(lambda mark: notebook_markdown(folder / mark[1]), markdown)
+    return EXAMPLE.sub(lambda mark: f"```python\n{(folder / mark[1]).read_text(encoding='utf-8')}```", markdown)
 
 
 def notebook_markdown(path: Path) -> str:

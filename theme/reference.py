@@ -1,4 +1,4 @@
-"""Reference made from the code when the site is built: the commands, the settings, the tables of the method cards."""
+"""Reference made from the code when the site is built: commands, settings, the tables of method cards, the paper's suites."""
 
 import re
 from collections.abc import Iterator
@@ -14,9 +14,11 @@ from pydantic_core import PydanticUndefined
 from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.config.schema import ModelSettings, Settings, TeacherSettings
+from antishortcut.experiments.paper import TABLES
 from antishortcut.methods import METHODS, method_options
 
 CARD_TABLE = re.compile(r"^\| setting \| meaning \|\n\|---\|---\|\n((?:\| .*\n?)*)", re.MULTILINE)
+SUITES = "<!-- suites of the paper -->"
 # settings that mean the same wherever a card does not say otherwise
 COMMON = {
     "weight": "weight of the distillation term",
@@ -35,9 +37,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """On a method's card, the table of settings gets its defaults and the settings that the card leaves out."""
-    folder, _, name = page.file.src_uri.rpartition("/")
+    return complete(markdown, page.file.src_uri)
+
+
+def complete(markdown: str, page: str) -> str:
+    """A page with its tables; on a method's card the settings get their defaults, and those it leaves out are added."""
+    folder, _, name = page.rpartition("/")
+    markdown = markdown.replace(SUITES, suites() if SUITES in markdown else "")
     return card(markdown, name.removesuffix(".md")) if folder == "methods" else markdown
+
+
+def suites() -> str:
+    """Every table of the paper: its suite, what it is, and how many students it trains."""
+    names = (f"`{name}`" + f", `{known.also}`" * bool(known.also) for name, known in TABLES.items())
+    rows = [[name, _cell(known.what), str(len(known.jobs()))] for name, known in zip(names, TABLES.values(), strict=True)]
+    return table(["suite", "of the paper", "students"], rows)
 
 
 def card(markdown: str, module: str) -> str:

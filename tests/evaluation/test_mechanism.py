@@ -157,7 +157,7 @@ def test_a_teacher_is_examined_once(recipe: Recipe, session: Session) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_displaced_directions_are_reused_and_abandoned_ones_lost(seed: int, tmp_path: Path) -> None:
-    """What held on the demo's teachers of three seeds (docs/results.md), with margin."""
+    """What held on the demo's teachers of three seeds (docs/results/demo.md), with margin."""
     teacher = asd("teach", "cues", "--set", f"teacher.seed={seed}", "--runs", tmp_path / "runs")["teacher"]
     message = asd("audit", "--teacher", teacher, "--out", tmp_path / "audit")["explained"]
     displaced, abandoned = message["displaced"], message["abandoned"]
