@@ -1,6 +1,7 @@
 """Reference made from the code when the site is built: commands, settings, the tables of method cards, the paper's suites."""
 
 import re
+import sys
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,10 +16,11 @@ from antishortcut.cli import app
 from antishortcut.config.recipe import Recipe
 from antishortcut.config.schema import ModelSettings, Settings, TeacherSettings
 from antishortcut.experiments.paper import TABLES
-from antishortcut.methods import METHODS, method_options
+from antishortcut.methods import METHODS, method_options, method_roles
 
 CARD_TABLE = re.compile(r"^\| setting \| meaning \|\n\|---\|---\|\n((?:\| .*\n?)*)", re.MULTILINE)
 SUITES = "<!-- suites of the paper -->"
+EVERY_METHOD = "<!-- every method -->"
 # settings that mean the same wherever a card does not say otherwise
 COMMON = {
     "weight": "weight of the distillation term",
@@ -43,7 +45,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def complete(markdown: str, page: str) -> str:
     """A page with its tables; on a method's card the settings get their defaults, and those it leaves out are added."""
     folder, _, name = page.rpartition("/")
-    markdown = markdown.replace(SUITES, suites() if SUITES in markdown else "")
+    for mark, make in ((SUITES, suites), (EVERY_METHOD, every_method)):
+        markdown = markdown.replace(mark, make() if mark in markdown else "")
     return card(markdown, name.removesuffix(".md")) if folder == "methods" else markdown
 
 
@@ -72,6 +75,16 @@ def card(markdown: str, module: str) -> str:
         return table(["setting", *columns, "meaning"], rows)
 
     return CARD_TABLE.sub(complete, markdown)
+
+
+def every_method() -> str:
+    """The first line of each method's file, and the teacher's checkpoints that it needs."""
+    rows = []
+    for name, method in METHODS.items():
+        what = sys.modules[getattr(method, "func", method).__module__].__doc__ or ""
+        needs = ", ".join(method_roles(name, method_options(name, {}))) or "–"
+        rows.append([f"`{name}`", _cell(what.strip().splitlines()[0].rstrip(".")), needs])
+    return table(["method", "what", "checkpoints"], rows)
 
 
 def module_of(method: Any) -> str:
