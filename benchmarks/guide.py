@@ -1,6 +1,6 @@
 """What the signs of `asd targets` foretell: signs of the teachers of beyond-cues beside what became of its students.
 
-Prints the two tables of docs/results/diagnostics.md. `python benchmarks/guide.py RUNS`, after asd suite run beyond-cues.
+Prints two tables of docs/results/diagnostics.md. `python benchmarks/guide.py RUNS`, after asd suite run beyond-cues.
 """
 
 import statistics

@@ -80,7 +80,9 @@ def test_a_page_of_results_shows_what_the_report_made(page: str) -> None:
     """No row typed by hand: each is in a table that `asd report` wrote, kept under docs/results."""
     built = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results" / page).glob("*.md"))
     rows = [
-        line for line in (ROOT / f"docs/results/{page}.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+        line
+        for line in (ROOT / f"docs/results/{page}.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
     ]
     assert len(rows) > 12
     assert [row for row in rows if row not in built.splitlines()] == []

@@ -165,7 +165,9 @@ def test_markdown_is_rendered(pages: dict[str, Page], name: str) -> None:
 
 
 def test_scores_in_short_are_those_of_the_pages_of_results() -> None:
-    measured = "\n".join((DOCS / "results" / f"{n}.md").read_text(encoding="utf-8") for n in ("desk", "shortcuts", "speed"))
+    measured = "\n".join(
+        (DOCS / "results" / f"{n}.md").read_text(encoding="utf-8") for n in ("desk", "shortcuts", "speed")
+    )
     text = re.sub(r"^```.*?^```\n|`[^`\n]*`", "", (DOCS / "choose.md").read_text(encoding="utf-8"), flags=re.M | re.S)
     numbers = set(re.findall(r"\b\d\.\d+", text.replace("Apache-2.0", "")))
     assert len(numbers) > 4

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs.yml: method cards in the navigation, links to files elsewhere, a notebook, examples."""
+"""What the site needs beyond mkdocs.yml: cards in the navigation, links to files elsewhere, notebook, examples."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Reference made from the code when the site is built: commands, settings, the tables of method cards, the paper's suites."""
+"""Reference made from the code when the site is built: commands, settings, methods, the paper's suites."""
 
 import re
 import sys
@@ -53,7 +53,9 @@ def complete(markdown: str, page: str) -> str:
 def suites() -> str:
     """Every table of the paper: its suite, what it is, and how many students it trains."""
     names = (f"`{name}`" + f", `{known.also}`" * bool(known.also) for name, known in TABLES.items())
-    rows = [[name, _cell(known.what), str(len(known.jobs()))] for name, known in zip(names, TABLES.values(), strict=True)]
+    rows = [
+        [name, _cell(known.what), str(len(known.jobs()))] for name, known in zip(names, TABLES.values(), strict=True)
+    ]
     return table(["suite", "of the paper", "students"], rows)
 
 

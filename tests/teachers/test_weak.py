@@ -56,7 +56,7 @@ def row(moved: float, target: float, agreement: float = 0.9, final: float = 1.0)
 @pytest.mark.parametrize(
     ("rows", "best"),
     [
-        # docs/results/diagnostics.md: 2, 5, 15, 30, 50 and 75 % of the teacher itself, which loses 2.6, 5.1, 2.8, 1.8, … points
+        # diagnostics.md: 2, 5, 15, 30, 50 and 75 % of the teacher itself, which loses 2.6, 5.1, 2.8, 1.8, … points
         ([row(0.048, 0.974), row(0.083, 0.949), row(0.07, 0.972), row(0.054, 0.982), row(0.036, 0.992)], 2),
         ([row(0.02, 0.99), row(0.5, 0.5)], 0),  # one that is merely bad moves many
         ([row(0.2, 0.8), row(0.4, 0.6), row(0.3, 0.9)], 2),  # all lose too much: the least

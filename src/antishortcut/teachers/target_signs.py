@@ -9,7 +9,7 @@ from torch import Tensor
 
 from antishortcut.methods.contrast import contrast_logits
 
-LOST = 0.03  # share of T_final's accuracy that targets may lose: students lost none up to there (docs/results/diagnostics.md)
+LOST = 0.03  # share of T_final's accuracy that targets may lose: students lost none below (docs/results/diagnostics.md)
 
 
 def target_statistics(
