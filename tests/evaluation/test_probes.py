@@ -245,7 +245,7 @@ def test_images_with_masks_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # a quarter of an hour: three teachers and nine students
 def test_on_known_shortcuts_the_texture_share_orders_networks_as_accuracy_under_conflict_does(tmp_path: Path) -> None:
-    """How well: docs/results/diagnostics.md. T_final is another architecture than its students, so read it with care."""
+    """How well: docs/results/diagnostics.md. T_final is another architecture than its students, read it with care."""
     session = Session(tmp_path / "runs", execution=CPU, quiet=True)
     texture, conflict = (dict.fromkeys(("kd", "asd", "contrast", "early", "final"), 0.0) for _ in range(2))
     for seed in (1, 2, 3):
