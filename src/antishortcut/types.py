@@ -27,6 +27,7 @@ class ImageSet:
     # attributes besides the label: {"texture": (N,)} per image, or {"texture_map": (N, H, W)} per pixel
     cues: Mapping[str, Tensor] = field(default_factory=dict)
     painter: Painter | None = None  # of the shortcut that is planted in them, until they are painted
+    cover: Tensor | None = None  # (N, H, W) in [0, 1], how much of each pixel is the object, where that is known
 
     def __len__(self) -> int:
         return len(self.label)

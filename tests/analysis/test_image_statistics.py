@@ -2,6 +2,7 @@
 
 import colorsys
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.analysis.image_statistics import STATISTICS, correlations, image_statistics, name_directions
+from antishortcut.analysis.image_statistics import (
+    STATISTICS,
+    correlations,
+    image_statistics,
+    name_directions,
+    object_statistics,
+)
+from antishortcut.data.synthetic import make_cues
 from antishortcut.types import FileSet, ImageSet
 
 RNG = np.random.default_rng(0)
@@ -63,6 +71,18 @@ def test_correlations_equal_numpy_and_least_squares() -> None:
     assert not none.any()
 
 
+def test_object_statistics_equal_a_loop_over_pixels() -> None:
+    cover = torch.from_numpy(RNG.random((3, 4, 6)))
+    cover[0] = 0  # nothing there: the middle
+    for each, (size, right, down) in zip(cover.tolist(), object_statistics(cover).tolist(), strict=True):
+        pixels = [(value, y, x) for y, row in enumerate(each) for x, value in enumerate(row)]
+        whole = math.fsum(value for value, _, _ in pixels)
+        assert size == pytest.approx(whole / 24, abs=1e-10)
+        across = math.fsum(value * (x + 0.5) / 6 for value, _, x in pixels) / whole if whole else 0.5
+        along = math.fsum(value * (y + 0.5) / 4 for value, y, _ in pixels) / whole if whole else 0.5
+        assert (right, down) == pytest.approx((across, along), abs=1e-10)
+
+
 def planted(count: int = 400) -> tuple[ImageSet, Tensor]:
     """Grey noise of random brightness, with a border of its own brightness; and the two that were planted (N, 2)."""
     generator = torch.Generator().manual_seed(1)
@@ -86,6 +106,15 @@ def test_a_planted_direction_is_named_and_noise_is_not() -> None:
     assert [each["name"] for each in silent] == ["", ""]
     assert max(each["r2"] for each in silent) < 0.1
     assert set(dark["r"]) == set(STATISTICS)
+
+
+def test_the_object_names_a_direction_where_its_pixels_are_known() -> None:
+    images = make_cues("iid", 500, seed=0)
+    assert images.cover is not None
+    right = object_statistics(images.cover.double())[:, 1:2]
+    name = name_directions(images, -right)[0]["name"]
+    assert name.startswith("object further right (r −1.00)")
+    assert "object" not in name_directions(replace(images, cover=None), -right)[0]["name"]
 
 
 def test_few_images_give_no_names() -> None:

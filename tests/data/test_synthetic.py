@@ -11,7 +11,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from antishortcut.data import Loader, open_sets
-from antishortcut.data.synthetic import CLASSES, FAMILIES, SPLITS, glyph_cover, make_cues
+from antishortcut.data.synthetic import CLASSES, FAMILIES, SPLITS, make_cues
 from antishortcut.data.synthetic_segmentation import CLASSES as SCENE_CLASSES
 from antishortcut.data.synthetic_segmentation import make_scenes
 from antishortcut.errors import UserError
@@ -71,9 +71,10 @@ def test_an_image_depends_only_on_split_seed_and_index(make: Make) -> None:
 
 def test_the_cover_is_where_the_glyph_is() -> None:
     """Inside it an image has one colour, the glyph's; outside it, where the texture is, it has two."""
-    images, cover = (make("conflict", 300, seed=1) for make in (make_cues, glyph_cover))
-    assert isinstance(images, ImageSet)
-    assert isinstance(cover, Tensor)
+    images = make_cues("conflict", 300, seed=1)
+    assert make_cues("train", 10, seed=1).cover is None  # of the many nobody asks
+    assert images.cover is not None
+    cover = images.cover
     assert cover.shape == (300, 32, 32)
     assert 0 <= float(cover.min()) <= float(cover.max()) <= 1
     assert 0.05 < float(cover.mean()) < 0.25

@@ -11,9 +11,10 @@ from PIL import Image
 from antishortcut.analysis.answers import RULES, SIDE, STATES, choose
 from antishortcut.analysis.saliency import grad_cam, integrated_gradients, share_inside
 from antishortcut.config.recipe import Recipe
+from antishortcut.data.splits import limited
 from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
-from antishortcut.evaluation.maps import ARTIFACT, conflict_glyphs
+from antishortcut.evaluation.maps import ARTIFACT
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, teach
 from antishortcut.types import ImageSet
@@ -88,10 +89,10 @@ def test_the_share_on_the_glyph(folder: RunDir, context: EvalContext) -> None:
     values = evaluate(folder, context, ["maps"])["maps"]["values"]
     assert values.keys() <= EVALUATIONS["maps"].metrics.keys()
     evaluated = EvaluatedRun(folder, context)
-    data, own = evaluated.run.data, context.sets.tests["conflict"]
-    images, cover = conflict_glyphs(data.options, data.seed, data.test_limit, 32)
-    assert isinstance(own, ImageSet)
-    assert torch.equal(images.image, own.image)
+    images = context.sets.tests["conflict"]
+    assert isinstance(images, ImageSet)
+    assert images.cover is not None
+    cover = images.cover
     assert values["glyph_area"] == pytest.approx(float(cover.mean()))
     raw = images.image / 255
     answer = evaluated.network(raw).logits.argmax(1)
@@ -99,8 +100,10 @@ def test_the_share_on_the_glyph(folder: RunDir, context: EvalContext) -> None:
     assert values["glyph_share_ig"] == pytest.approx(float(share_inside(gradients, cover).mean()), abs=1e-3)
     cam = share_inside(grad_cam(evaluated.network, raw, answer), cover)
     assert values["glyph_share_cam"] == pytest.approx(float(cam.nanmean()), abs=1e-3)
-    few, part = conflict_glyphs(data.options, data.seed, 30, 32)
-    assert len(few) == len(part) == 30
+    few = limited(images, 30, 0)
+    assert isinstance(few, ImageSet)
+    assert few.cover is not None
+    part = few.cover
     places = [int((images.image == one).flatten(1).all(1).nonzero()[0]) for one in few.image]
     assert torch.equal(cover[places], part)
 

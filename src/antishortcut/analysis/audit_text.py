@@ -173,7 +173,8 @@ def _explained(audit: Tree) -> Iterator[Finding]:
 def _named(audit: Tree) -> Iterator[Finding]:
     """Only directions that simple statistics explain."""
     means = (
-        "What projections on it go along with, out of brightness, contrast, saturation, tints, edges and the border."
+        "What projections on it go along with, out of brightness, contrast, saturation, tints, edges, the border and, "
+        "where it is known, the object’s size and place."
     )
     for kind, directions in audit["directions"].items():
         for one in directions:

@@ -17,6 +17,7 @@ CLEAR = 0.25  # adjusted R² of all statistics together, from which a direction 
 STRONG = 0.3  # |r| of a statistic in a name
 NAMED = 2  # statistics in a name
 LUMA = (0.299, 0.587, 0.114)
+OBJECT = ("object size", "object further right", "object further down")  # where it is known which pixels it covers
 STATISTICS = ("brightness", "contrast", "saturation", "red tint", "green-blue tint", "edges", "border brightness")
 
 
@@ -44,6 +45,19 @@ def image_statistics(image: Tensor) -> Tensor:
         luma[:, frame].mean(dim=1),
     )
     return torch.stack(columns, dim=1)
+
+
+def object_statistics(cover: Tensor) -> Tensor:
+    """Of how much of each pixel the object covers (N, H, W) in [0, 1]: a column for each of OBJECT. (N, 3)
+
+    Its share of the image, and the centre of what it covers, from 0 to 1; the middle where it covers nothing.
+    """
+    size, centres = cover.sum(dim=(1, 2)), []
+    for along in (1, 2):  # the other side is summed over: (N, W), then (N, H)
+        profile = cover.sum(dim=along)
+        place = (torch.arange(profile.shape[1], dtype=cover.dtype) + 0.5) / profile.shape[1]
+        centres.append(torch.where(size > 0, profile @ place / size.clamp(min=1e-12), 0.5))
+    return torch.stack([size / cover[0].numel(), *centres], dim=1)
 
 
 def correlations(statistics: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,10 +91,14 @@ def name_directions(images: AnySet, projection: Tensor) -> list[dict[str, Any]]:
     statistics explain too little, none of them much, or there are too few images.
     """
     at = torch.linspace(0, len(images) - 1, min(len(images), MOST)).round().long()  # spread over the set
-    r, r2 = correlations(statistics_of(images, at), projection[at])
-    certain, result = len(at) >= FEW * len(STATISTICS), []
+    statistics, names = statistics_of(images, at), STATISTICS
+    if isinstance(images, ImageSet) and images.cover is not None:
+        statistics = torch.cat([statistics, object_statistics(images.cover[at].double())], dim=1)
+        names = STATISTICS + OBJECT
+    r, r2 = correlations(statistics, projection[at])
+    certain, result = len(at) >= FEW * len(names), []
     for each, whole in zip(r.T.tolist(), r2.tolist(), strict=True):
-        known = dict(zip(STATISTICS, each, strict=True))
+        known = dict(zip(names, each, strict=True))
         strong = sorted((name for name in known if abs(known[name]) >= STRONG), key=lambda name: -abs(known[name]))
         words = [f"{name} (r {known[name]:.2f})".replace("-0", "−0").replace("-1", "−1") for name in strong[:NAMED]]
         result.append({"r": known, "r2": whole, "name": ", ".join(words) if certain and whole >= CLEAR else ""})

@@ -26,7 +26,8 @@ def take(images: AnySet, index: Tensor) -> AnySet:
     """The images at these places, in this order."""
     cues = {name: value[index] for name, value in images.cues.items()}
     if isinstance(images, ImageSet):
-        return replace(images, image=images.image[index], label=images.label[index], cues=cues)
+        cover = None if images.cover is None else images.cover[index]
+        return replace(images, image=images.image[index], label=images.label[index], cues=cues, cover=cover)
     places = index.tolist()
     masks = tuple(images.masks[at] for at in places) if images.masks else ()
     paths = tuple(images.paths[at] for at in places)

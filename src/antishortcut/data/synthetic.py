@@ -40,20 +40,17 @@ TINT = 0.25
 
 
 def make_cues(split: str, count: int, *, seed: int, rho: float = 0.9, size: int = 32) -> ImageSet:
-    """Make `count` images of a split; the texture is cues["texture"], the same for the same arguments.
+    """Make `count` images of a split; the texture is cues["texture"], the same for the same arguments. Of test images
+    `cover` is how much of each pixel the glyph covers.
 
     train, iid     the texture is the class's own with probability rho, otherwise any other
     conflict       the texture is always another class's
     uncorrelated   any texture, whatever the class
     """
-    chunks = [(image, label, texture) for image, _, label, texture in _chunks(split, count, seed, rho, size)]
-    image, label, texture = (torch.cat(tensors)[:count] for tensors in zip(*chunks, strict=True))
-    return ImageSet(image, label, {"texture": texture})  # (N, 3, size, size), (N,), (N,)
-
-
-def glyph_cover(split: str, count: int, *, seed: int, rho: float = 0.9, size: int = 32) -> Tensor:
-    """How much of each pixel the glyph covers, of the images of the same arguments. (N, size, size) in [0, 1]"""
-    return torch.cat([cover for _, cover, _, _ in _chunks(split, count, seed, rho, size)])[:count]
+    chunks = zip(*_chunks(split, count, seed, rho, size), strict=True)
+    image, cover, label, texture = (torch.cat(tensors)[:count] for tensors in chunks)
+    known = None if split == "train" else cover
+    return ImageSet(image, label, {"texture": texture}, cover=known)  # (N, 3, size, size), (N,), (N,), (N, size, size)
 
 
 def _chunks(

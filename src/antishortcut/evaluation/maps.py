@@ -1,7 +1,6 @@
 """Where student, T_early and T_final look on the same dozen test images: artifacts/maps.npz (analysis/answers.py)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from torch import Tensor
 from antishortcut.analysis.answers import explained, write_answers
 from antishortcut.analysis.features import predictions, sample
 from antishortcut.analysis.saliency import share_inside
-from antishortcut.data import DATASETS
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
-from antishortcut.data.synthetic import glyph_cover, make_cues
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.models import Network
 from antishortcut.types import ImageSet
@@ -54,10 +51,14 @@ def _score(evaluated: EvaluatedRun) -> Mapping[str, Any]:
 
 def _glyph_shares(evaluated: EvaluatedRun, networks: Mapping[str, Network]) -> dict[str, float]:
     """On `cues`: {"glyph_share_cam", "glyph_share_ig"} of the run, with _early and _final of its teacher's states."""
-    sets, data = evaluated.context.sets, evaluated.run.data
-    if sets.name != "cues":
+    sets = evaluated.context.sets
+    known = sets.tests.get("conflict")
+    if not isinstance(known, ImageSet) or known.cover is None:
         return {}
-    images, cover = conflict_glyphs(data.options, data.seed, data.test_limit, sets.image_size)
+    images = limited(known, GLYPHS, evaluated.run.data.seed)
+    assert isinstance(images, ImageSet)
+    assert images.cover is not None
+    cover = images.cover
     values = {"glyph_area": float(cover.mean())}
     for role, network in networks.items():
         shares: dict[str, list[Tensor]] = {"cam": [], "ig": []}
@@ -71,15 +72,3 @@ def _glyph_shares(evaluated: EvaluatedRun, networks: Mapping[str, Network]) -> d
         for kind, each in shares.items():  # an empty map has no share
             values[f"glyph_share_{kind}{suffix}"] = float(torch.cat(each).nanmean())
     return {name: value for name, value in values.items() if value == value}
-
-
-def conflict_glyphs(options: Mapping[str, float], seed: int, limit: int | None, size: int) -> tuple[ImageSet, Tensor]:
-    """Images of the conflict set, at most GLYPHS, and how much of each pixel is glyph (N, H, W)."""
-    settings = {**DATASETS["cues"].options, **options}
-    same: dict[str, Any] = {"seed": seed, "rho": settings["rho"], "size": size}
-    count = int(settings["test_count"])
-    glyph = glyph_cover("conflict", count, **same)
-    images = replace(make_cues("conflict", count, **same), cues={"glyph": glyph})
-    few = limited(limited(images, limit, seed), GLYPHS, seed)
-    assert isinstance(few, ImageSet)
-    return few, few.cues["glyph"]
