@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from antishortcut.config.recipe import Recipe
 from antishortcut.config.schema import DataSettings
 from antishortcut.deployment import export
 from antishortcut.errors import UserError
-from antishortcut.evaluation import check_folder_name, evaluate, score_folders
+from antishortcut.evaluation import FOLDER, check_folder_name, evaluate, folder_score
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import scored
@@ -36,6 +37,13 @@ def conflict(context: EvalContext) -> ImageSet:
     images = context.sets.tests["conflict"]
     assert isinstance(images, ImageSet)
     return images
+
+
+def score_folders(folder: RunDir, context: EvalContext, state: str = "final") -> dict[str, dict[str, Any]]:
+    """Scores on the folders of a context, by name."""
+    scores = evaluate(folder, context, [FOLDER], state)
+    suffix = "" if state == "final" else f"@{state}"
+    return {name: scores[folder_score(name) + suffix] for name in context.folders}
 
 
 @pytest.fixture

@@ -91,10 +91,10 @@ def name_directions(images: AnySet, projection: Tensor) -> list[dict[str, Any]]:
     statistics explain too little, none of them much, or there are too few images.
     """
     at = torch.linspace(0, len(images) - 1, min(len(images), MOST)).round().long()  # spread over the set
-    statistics, names = statistics_of(images, at), STATISTICS
+    statistics, names = statistics_of(images, at), list(STATISTICS)
     if isinstance(images, ImageSet) and images.cover is not None:
         statistics = torch.cat([statistics, object_statistics(images.cover[at].double())], dim=1)
-        names = STATISTICS + OBJECT
+        names += OBJECT
     r, r2 = correlations(statistics, projection[at])
     certain, result = len(at) >= FEW * len(names), []
     for each, whole in zip(r.T.tolist(), r2.tolist(), strict=True):

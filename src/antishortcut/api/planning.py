@@ -281,22 +281,6 @@ def score_student(run: Run, session: Session, device: str) -> None:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))
         except UserError as error:
             session.say(f"not measured: {name}: {error}")
-    if run.roles and first_process() and not lacks_labels(images):
-        _score_teacher(run, session, use_hardware(device, 0))
-
-
-def _score_teacher(run: Run, session: Session, device: str) -> None:
-    """On the test sets, as its student."""
-    from antishortcut.evaluation import evaluate
-    from antishortcut.teachers.trajectory import find_trajectory
-
-    context = eval_context(session, run.data, session.runs, {})
-    for state in ("final", run.early):
-        try:
-            trajectory, name = find_trajectory(session.runs, run.teacher or "", state)
-            evaluate(trajectory.folder, context, ["clean"], name, device)
-        except UserError as error:
-            session.say(f"not measured: clean of the teacher: {error}")
 
 
 def say_next(run: Run, session: Session) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from antishortcut.evaluation.context import EvalContext
     from antishortcut.training.pipeline import Session
     from antishortcut.types import DataSplits
+
+TAUGHT = ("clean", "stylized", "imagenet-r", "imagenet-a", "cue-conflict")  # on which a student's teacher is scored too
 
 
 def numbers(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -32,11 +34,22 @@ def flat_scores(scores: dict[str, Any], asked: Container[str]) -> dict[tuple[str
     """(set with its source and number of images, score) → value, of the evaluations that were asked for."""
     flat: dict[tuple[str, str], Any] = {}
     for name, score in _asked(scores, asked):
-        count = f"{score['count']:,} images" if "count" in score else ""
-        more = ", ".join(filter(None, (score.get("source"), count)))
-        for values in numbers({name: {"values": score["values"]}}).values():
-            flat |= {(f"{name} ({more})" if more else name, key): value for key, value in values.items()}
+        shown = {key: value for key, value in score["values"].items() if not key.startswith("chance")}
+        for values in numbers({name: {"values": shown}}).values():
+            flat |= {(_titled(name, score), key): value for key, value in values.items()}
     return flat
+
+
+def flat_guesses(scores: dict[str, Any], asked: Container[str], classes: int) -> dict[tuple[str, str], Any]:
+    """The same of what guessing one class in so many would score."""
+    each = [(_titled(name, score), guesses(name, score, classes)) for name, score in _asked(scores, asked)]
+    return {(title, key): value for title, values in each for key, value in values.items()}
+
+
+def _titled(name: str, score: Mapping[str, Any]) -> str:
+    count = f"{score['count']:,} images" if "count" in score else ""
+    more = ", ".join(filter(None, (score.get("source"), count)))
+    return f"{name} ({more})" if more else name
 
 
 def _asked(scores: dict[str, Any], asked: Container[str]) -> list[tuple[str, Any]]:
@@ -70,13 +83,68 @@ def score_run(
     device: str,
     own: dict[str, Path] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """`images` are folders of the named evaluations, `own` any folders of class folders."""
+    """`images` are folders of the named evaluations, `own` any folders of class folders.
+
+    A student's teacher, final and early, is scored on the same sets where that is one pass over their images.
+    """
     from antishortcut.evaluation import FOLDER
     from antishortcut.evaluation import evaluate as evaluate_run
+    from antishortcut.teachers.trajectory import find_trajectory
 
     folder, parent = RunDir(path), runs or path.resolve().parent.parent
-    context = eval_context(session, folder.read()[0].data, parent, own or {}, images)
-    return evaluate_run(folder, context, [*names, *([FOLDER] if own else [])], device=device)
+    run, _ = folder.read()
+    context = eval_context(session, run.data, parent, own or {}, images)
+    asked = [*names, *([FOLDER] if own else [])]
+    scores = evaluate_run(folder, context, asked, device=device)
+    both = [name for name in asked if name in (*TAUGHT, FOLDER)]
+    if both and run.roles and not context.unlabelled:
+        for state in ("final", run.early):
+            try:
+                trajectory, name = find_trajectory(parent, run.teacher or "", state)
+                evaluate_run(trajectory.folder, context, both, name, device)
+            except UserError as error:
+                session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
+        for line in _limits(run, parent, scores, set(asked), session):
+            session.say_once(line)
+    return scores
+
+
+def _limits(run: Run, runs: Path, scores: dict[str, Any], asked: Container[str], session: Session) -> list[str]:
+    """Where the teacher of a student has nothing to hand down, of the sets that were asked for."""
+    from antishortcut.evaluation import FOLDER
+    from antishortcut.report.summary import teacher_limits
+
+    final, early = (teacher_scores(run, runs, state) for state in ("final", run.early))
+    known, classes = [], len(session.sets(run.data).classes)
+    for name, score in _asked(scores, asked):
+        if "accuracy" in score["values"]:
+            shares = [each[name]["values"].get("accuracy") if name in each else None for each in (final, early)]
+            where = f"on {name.removeprefix(f'{FOLDER} ')}"
+            known.append((where, *shares, guesses(name, score, classes).get("accuracy")))
+    return teacher_limits(known)
+
+
+def teacher_scores(run: Run, runs: Path, state: str = "final") -> dict[str, Any]:
+    """The scores that a student's teacher has in this state, by set; none if it is not there."""
+    from antishortcut.teachers.trajectory import find_trajectory
+
+    if not run.roles:
+        return {}
+    try:
+        trajectory, name = find_trajectory(runs, run.teacher or "", state)
+        scores = trajectory.folder.scores()
+    except UserError:
+        return {}
+    mark = "" if name == "final" else f"@{name}"
+    return {key.removesuffix(mark): score for key, score in scores.items() if "".join(key.partition("@")[1:]) == mark}
+
+
+def guesses(name: str, score: Mapping[str, Any], classes: int) -> dict[str, float]:
+    """What guessing would score on a set, by the keys of a score that has them."""
+    from antishortcut.report.reference_rows import guessed
+
+    each = {key: guessed(name, key, score["values"], classes) for key in score["values"]}
+    return {key: value for key, value in each.items() if value is not None}
 
 
 def eval_context(
@@ -93,23 +161,25 @@ def eval_context(
 
 
 def score_also(run: Run, session: Session, own: dict[str, Path], device: str) -> list[dict[str, Any]]:
-    """A student on folders of class folders; and its teacher, final and early, if it learned from one."""
-    from antishortcut.evaluation import score_folders
-    from antishortcut.teachers.trajectory import find_trajectory
+    """A student on folders of class folders; its teacher, final and early, if it learned from one; and guessing."""
+    from antishortcut.evaluation import folder_score
 
-    context = eval_context(session, run.data, session.runs, own)
-    networks = {"student": (RunDir(run.folder(session.runs)), "final")}
-    if run.roles and run.teacher is not None:
-        for title, state in (("teacher", "final"), ("early teacher", run.early)):
-            trajectory, name = find_trajectory(session.runs, run.teacher, state)
-            networks[title] = (trajectory.folder, name)
+    scores = score_run(run.folder(session.runs), session.runs, session, [], {}, device, own)
+    networks = {"student": scores}
+    if run.roles:
+        networks["teacher"] = teacher_scores(run, session.runs)
+        networks["early teacher"] = teacher_scores(run, session.runs, run.early)
     rows = []
-    for network, (folder, state) in networks.items():
-        for name, score in score_folders(folder, context, state, device).items():
-            values = {key: score["values"][key] for key in ("accuracy", "accuracy_overlap")}
-            size = {"images": score["count"], "classes": score["facts"]["overlap_count"]}
-            rows.append({"folder": name, "network": network, **values, **size})
-    return sorted(rows, key=lambda row: list(own).index(row["folder"]))
+    for name in own:
+        key = folder_score(name)
+        score = scores[key]
+        values = {network: each[key]["values"] for network, each in networks.items() if key in each}
+        values["chance"] = guesses(key, score, len(session.sets(run.data).classes))
+        size = {"images": score["count"], "classes": score["facts"]["overlap_count"]}
+        for network, each in values.items():
+            shares = {key: each[key] for key in ("accuracy", "accuracy_overlap")}
+            rows.append({"folder": name, "network": network, **shares, **size})
+    return rows
 
 
 def own_sets(run: Run, session: Session) -> DataSplits | None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from antishortcut import api
-from antishortcut.api.scoring import class_mapping, flat_scores, score_run
+from antishortcut.api.scoring import class_mapping, flat_guesses, flat_scores, score_run, teacher_scores
 from antishortcut.cli import options
 from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
 from antishortcut.errors import UserError, one_line, plural
@@ -54,6 +54,8 @@ def evaluate(
             raise UserError("--reference is for --on corruptions")
         score_run(reference, runs, session, ["corruptions"], images, device)
     results: list[dict[str, Any]] = []
+    beside: dict[str, dict[str, Any]] = {}  # the scores of teachers by hash
+    classes = 0
     for path in folders:
         if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings figures and unfinished runs along
             tell(f"{path}: no finished run, left out", file=sys.stderr)
@@ -63,17 +65,24 @@ def evaluate(
             relate(RunDir(path), RunDir(reference))
             scores = RunDir(path).scores()
         results.append({"run": str(path), "scores": scores})
+        run, _ = RunDir(path).read()
+        classes = len(session.sets(run.data).classes)
+        if known := teacher_scores(run, runs or path.resolve().parent.parent):
+            beside[run.teacher or ""] = known
     if as_json:
-        print_json({"runs": results})
+        print_json({"runs": results, "teachers": beside})
         return
     from antishortcut.report.table import words
     from antishortcut.report.text import folded
 
     asked = {*names, *(folder_score(name) for name in own)}
     scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], asked)) for result in results]
+    teachers = [(f"teacher {key}" if len(beside) > 1 else "teacher", flat_scores(beside[key], asked)) for key in beside]
+    guessed = [("chance", flat_guesses(results[0]["scores"], asked, classes))] if results else []
     for group in dict.fromkeys(group for _, each in scored for group, _ in each):
         keys = list(dict.fromkeys(key for _, each in scored for key in each if key[0] == group))
-        rows = [[run, *(options.cell(each.get(key)) for key in keys)] for run, each in scored]
+        below = [(name, each) for name, each in (*teachers, *guessed) if any(key in each for key in keys)]
+        rows = [[run, *(options.cell(each.get(key)) for key in keys)] for run, each in (*scored, *below)]
         for head, lines in folded(["run", *(words(score) for _, score in keys)], rows, Console().width):
             table(group, head, lines)
     for line in dict.fromkeys(line for result in results for line in class_mapping(result["scores"], asked)):

@@ -203,15 +203,6 @@ def check_folder_name(name: str) -> None:
         raise UserError(f"{name} is an evaluation, so a folder needs another name{own}")
 
 
-def score_folders(
-    folder: RunDir, context: EvalContext, state: str = "final", device: str = "cpu"
-) -> dict[str, dict[str, Any]]:
-    """Scores of a finished run on the folders of a context, by name: `context.with_folders({"sketch": path})`."""
-    scores = evaluate(folder, context, [FOLDER], state, device)
-    suffix = "" if state == "final" else f"@{state}"
-    return {name: scores[folder_score(name) + suffix] for name in context.folders}
-
-
 def evaluate(
     folder: RunDir, context: EvalContext, on: Iterable[str], state: str = "final", device: str = "cpu"
 ) -> dict[str, dict[str, Any]]:

@@ -214,6 +214,8 @@ def _student(folder: RunDir, name: str, run: Run, execution: dict[str, Any], not
     scores = reader.read_scores(folder.path, name, notes)
     metric = str(result.get("primary_metric", "accuracy"))
     scores.values["last"], scores.values["best"] = reader.numbers(result[kind][metric] for kind in ("last", "best"))
+    if (images := number(result["last"].get("images"))) is not None:
+        scores.counts["training"] = images
     return StudentRun(
         path=name,
         place=folder.path,

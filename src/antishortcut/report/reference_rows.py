@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 from antishortcut.report.collect import Collected, StudentRun
 from antishortcut.report.reader import CORRUPTIONS
 from antishortcut.report.table import ResultTable, split_column
+
+CHANCE, OVERLAP = "chance", "chance_overlap"  # of all classes, and of those that the images have
+ERRORS = ("mce", "mce_all", "clean_error")
+SHARES = ("accuracy", "clean_accuracy", "worst_group", "mean_group", "hard_accuracy", "balanced_accuracy")
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,17 @@ def teacher_value(runs: Collected, student: StudentRun, column: str, early: bool
 def chance_value(student: StudentRun, column: str) -> float | None:
     """What guessing would score, where the number of classes is known."""
     (name, score), count = split_column(column), student.class_count
-    known = student.values.get(f"{name} chance") or (1 / count if count else None)
-    if known is None:
+    if name == "training":
+        score = student.primary_metric
+    own = {key: student.values[f"{name} {key}"] for key in (CHANCE, OVERLAP) if f"{name} {key}" in student.values}
+    return guessed(name, score, own, count)
+
+
+def guessed(name: str, score: str, values: Mapping[str, float], classes: int | None) -> float | None:
+    """The score that guessing has on a set, of one class in so many, or what `values`, its scores there, say."""
+    chance = values.get(CHANCE) or (1 / classes if classes else None)
+    if score == "accuracy_overlap":
+        return values.get(OVERLAP)
+    if chance is None or score not in (ERRORS if name == CORRUPTIONS else SHARES):
         return None
-    if (name, score) == (CORRUPTIONS, "mce"):
-        return 1 - known
-    share = student.primary_metric == "accuracy" if name == "training" else score == "accuracy"
-    return known if share else None
+    return 1 - chance if name == CORRUPTIONS else chance

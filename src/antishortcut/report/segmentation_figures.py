@@ -263,8 +263,8 @@ class ClassTable:
 
     def explanation(self, best: str) -> str:
         return (
-            f"Intersection over union, mean over seeds. {best}: the best of its row among the methods of a suite. "
-            "–: a class that is neither there nor predicted."
+            f"Intersection over union, mean over seeds. {best}: the best of its row among the methods of a suite, over "
+            "the seeds in common. –: a class that is neither there nor predicted."
         )
 
     def flat(self) -> dict[str, Any]:
@@ -283,12 +283,13 @@ def class_tables(runs: Collected) -> list[ClassTable]:
     for (name, classes), groups in tables.items():
         rows: list[ClassRow] = []
         for title in ("mIoU", *classes):
-            means = {}
+            values: dict[str, dict[int, float]] = {}
             for method, students in groups.items():
-                values = [s.classes[name][title] if rows else s.values.get(f"{name} miou") for s in students]
-                if known := [value for value in values if value is not None]:
-                    means[method] = summary(known).mean
-            rows.append(ClassRow(title, means, best_of_suites(means, runs.suites)))
+                each = {s.run.seed: s.classes[name][title] if rows else s.values.get(f"{name} miou") for s in students}
+                if known := {seed: value for seed, value in each.items() if value is not None}:
+                    values[method] = known
+            means = {method: summary([*known.values()]).mean for method, known in values.items()}
+            rows.append(ClassRow(title, means, best_of_suites(values, runs.suites)))
         of = f" of {', '.join(dict.fromkeys(runs.suites[method] for method in groups))}" if len(tables) > 1 else ""
         result.append(ClassTable(f"{name} set{of}", list(groups), rows))
     return result

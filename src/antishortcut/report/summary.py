@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -177,7 +177,7 @@ def sentences(runs: Collected) -> list[str]:
     each = overviews(ResultTable(runs))
     if len(each) == 1:
         return _sentences(each[0])
-    lines = [f"{one.suite}: {_numbers(one)}" for one in each[:SUITES]]
+    lines = [f"{one.suite}: {' '.join([_numbers(one), *_limits(one)])}" for one in each[:SUITES]]
     more = [f"{len(each) - SUITES} more suites are in the tables."] if len(each) > SUITES else []
     return lines + more
 
@@ -194,7 +194,10 @@ def _numbers(one: Overview) -> str:
     """On ordinary images asd is right in 93 %, when the texture lies in 48 %; kd in 92 % and 19 %."""
     verb, before = VERBS.get(one.metric, (f"has {one.metric} ", ""))
     feared = one.feared[0] if one.feared else None
-    among = f" (best of {len(one.candidates)})" if len(one.candidates) > 1 else ""
+    among = ""
+    if len(one.candidates) > 1:
+        enough = one.table.enough(one.target.column)
+        among = f" (best of {len(one.candidates)})" if enough else f" (of {len(one.candidates)}, on few images)"
     name = _method(one, one.chosen) + among
     here = one.mean(one.chosen, one.ordinary)
     text = f"{one.ordinary.words} {name} {verb}{_amount(one, here)}"
@@ -240,23 +243,28 @@ def _probed(one: Overview) -> str:
 
 def _limits(one: Overview) -> list[str]:
     """Where the teacher has nothing to hand down."""
-    lines = []
+    known = []
     for scored in (one.ordinary, *one.feared):
-        value, chance = one.teacher(scored), one.chance(scored)
-        if value is not None and chance is not None and value <= chance + NEAR:
-            where = "there" if one.feared and scored is one.target else scored.words[:1].lower() + scored.words[1:]
-            lines.append(
-                f"Its teacher is hardly better than chance {where} ({100 * chance:.0f} %): nothing can be handed down."
-            )
-    if lines:
-        return lines
-    gaps = []
-    for each in (one.ordinary, *one.feared[:1]):
-        final, early = one.teacher(each), one.teacher(each, early=True)
-        gaps.append(None if final is None or early is None else abs(final - early))
-    if all(gap is not None and gap < SAME for gap in gaps):
-        return ["T_early and T_final score the same: there is nothing early to keep away from."]
-    return []
+        where = "there" if one.feared and scored is one.target else scored.words[:1].lower() + scored.words[1:]
+        known.append((where, one.teacher(scored), one.teacher(scored, early=True), one.chance(scored)))
+    return teacher_limits(known)
+
+
+def teacher_limits(scored: Iterable[tuple[str, float | None, float | None, float | None]]) -> list[str]:
+    """Where a teacher has nothing to hand down, in sentences.
+
+    scored: where ("on sketch"), the shares that T_final, T_early and guessing get right there; None: not known.
+    """
+    scored = list(scored)
+    lines = [
+        f"Its teacher is hardly better than chance {where} ({100 * chance:.0f} %): nothing can be handed down."
+        for where, final, _, chance in scored
+        if final is not None and chance is not None and final <= chance + NEAR
+    ]
+    gaps = [abs(final - early) for _, final, early, _ in scored if final is not None and early is not None]
+    if not lines and gaps and max(gaps) < SAME:
+        lines.append("T_early and T_final score the same: there is nothing early to keep away from.")
+    return lines
 
 
 def _seeds(one: Overview) -> str:

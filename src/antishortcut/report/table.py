@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -210,13 +210,18 @@ def against(group: Sequence[StudentRun], reference: Sequence[StudentRun], column
     return paired(ours, other) if ours else None
 
 
-def best_of_suites(means: dict[str, float], suites: dict[str, str]) -> set[str]:
-    """The methods with the highest mean of their suite; there is none where all are equal, or only one is there."""
-    best: set[str] = set()
-    for suite in set(suites.values()):
-        own = {method: mean for method, mean in means.items() if suites[method] == suite}
-        top = {method for method, mean in own.items() if mean == max(own.values())}
-        best |= top if len(top) < len(own) else set()
+def best_of_suites(values: Mapping[str, Mapping[int, float]], suites: dict[str, str], way: int = 1) -> set[str]:
+    """The methods that no other of their suite beats over the seeds both have; none where all are equal, or alone.
+
+    values: {method: {seed: score}}. way: 1 where higher is better, −1 where lower is.
+    """
+    best = set[str]()
+    for method, ours in values.items():
+        rivals = (seeds for other, seeds in values.items() if other != method and suites[other] == suites[method])
+        shared = [(sorted(ours.keys() & theirs.keys()), theirs) for theirs in rivals]
+        gaps = [way * fmean(ours[seed] - theirs[seed] for seed in seeds) for seeds, theirs in shared if seeds]
+        if gaps and min(gaps) >= 0 < max(gaps):
+            best.add(method)
     return best
 
 
@@ -397,19 +402,18 @@ class ResultTable:
 
     def best(self, column: str) -> set[str]:
         """The methods that no other of their suite beats over the seeds both have, where one way is better at all."""
-        way, suites, best = better(column), self.runs.suites, set[str]()
-        for method, students in self.runs.groups.items() if way and self._enough(column) else ():
-            rivals = [group for other, group in self.runs.groups.items() if suites[other] == suites[method]]
-            pairs = [in_pairs(students, group, column) for group in rivals if group is not students]
-            gaps = [way * (fmean(ours) - fmean(other)) for ours, other in pairs if ours]
-            if gaps and min(gaps) >= 0 < max(gaps):
-                best.add(method)
-        return best
+        if not (way := better(column)) or not self.enough(column):
+            return set()
+        values = {
+            method: {student.run.seed: student.values[column] for student in students if column in student.values}
+            for method, students in self.runs.groups.items()
+        }
+        return best_of_suites(values, self.runs.suites, way)
 
-    def _enough(self, column: str) -> bool:
+    def enough(self, column: str) -> bool:
         """Whether a score is of so many images that one method can be called the best; of unknown numbers it is."""
         group = split_column(column)[0]
-        counts = [s.counts.get(s.eval_split if group == "training" else group, FEWEST) for s in self.runs.students]
+        counts = [s.counts.get(group, FEWEST) for s in self.runs.students]
         return min(counts) >= FEWEST
 
     def marks(self, column: str) -> dict[str, Mark]:

@@ -94,7 +94,9 @@ def _notes(table: ResultTable) -> list[str]:
     """Below the first table: random directions, where images come from, whether the teacher was ahead of labels."""
     random = [f"{n}: a random direction has {table.random[n]:.3f}." for n in table.columns if n in table.random]
     sets = dict.fromkeys(split_column(name)[0] for name in table.columns)
-    sources = [f"{name}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
+    judged = " / ".join(dict.fromkeys(f"last, {student.eval_split} set" for student in table.runs.students))
+    titles = {"training": judged}
+    sources = [f"{titles.get(name, name)}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
     return [*random, *sources, *teacher_notes(table.runs)]
 
 
