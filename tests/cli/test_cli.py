@@ -1,5 +1,6 @@
 """The command: results on standard output, everything else on standard error, errors in one line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,10 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     assert "projection" not in shown  # which was scored, and not asked for
     assert "conflict (100 images)" in shown
     assert all(f"│ {Path(folder).name} " in shown for folder in folders)  # runs are rows
+    teacher, chance = (re.findall(rf"│ {name} .*?│ +([\d.]+)", shown) for name in ("teacher", "chance"))
+    known = scored["teachers"][taught["hash"]]
+    assert teacher == [f"{known[name]['values']['accuracy']:.3f}" for name in ("conflict", "iid", "uncorrelated")]
+    assert chance == ["0.100"] * 3
     report = asd("report", "runs/tiny")
     assert {row["method"] for row in report["rows"]} == {"kd", "asd"}
     assert all(row["seeds"] == 2 for row in report["rows"])

@@ -57,6 +57,7 @@ def test_the_length_is_in_epochs_or_in_iterations() -> None:
     rewound = rewind_run(teacher, 7)
     assert (rewound.epochs, rewound.iterations) == (0, 7)
     assert load_recipe("P2", ["iterations=11"]).teacher.rewind_epochs == 1
+    assert [load_recipe("P2", [f"epochs={n}"]).teacher.rewind_epochs for n in (2, 48, 240)] == [1, 2, 10]
     assert load_recipe("ade20k-resnet18").teacher.rewind_epochs == 1667  # 10 of 240 epochs, as a fraction
     assert load_recipe("cues-seg", ["teacher.rewind_epochs=7"]).teacher.rewind_epochs == 7
     plain = teach_run(by_epochs, "f")

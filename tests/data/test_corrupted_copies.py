@@ -73,6 +73,19 @@ def test_layout_of_the_written_folder(tmp_path: Path, images: ImageSet) -> None:
     }  # fmt: skip
 
 
+def test_the_size_of_copies_is_announced_and_finished_ones_are_not_written_again(
+    tmp_path: Path, images: ImageSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> tuple[bool, str]:
+        written = write_copies(images, 32, tmp_path / "copies", names=("fog", "contrast"))
+        return written, " ".join(capsys.readouterr().err.split())
+
+    written, text = said()
+    assert written
+    assert f"writing corrupted copies of {N} test images, {2 * 5 * N * 32 * 32 * 3 / 1e6:.0f} MB:" in text
+    assert said() == (False, "")
+
+
 def test_the_same_bytes_from_two_processes(tmp_path: Path) -> None:
     many = make_cues("iid", 520, seed=0)  # three chunks
     names = ("shot_noise", "elastic_transform")

@@ -1,5 +1,6 @@
 """What columns mean, how they are chosen, and the tables as text."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from antishortcut.errors import UserError
 from antishortcut.report.collect import collect
+from antishortcut.report.reference_rows import guessed
 from antishortcut.report.table import (
     ResultTable,
     arrow,
+    best_of_suites,
     better,
     first_columns,
     ordered,
@@ -144,6 +147,33 @@ def test_the_best_is_marked_over_the_same_seeds_and_enough_images(tmp_path: Path
     text = (tmp_path / "table.md").read_text()
     assert "cue-conflict: given, 99 images." in text
     assert "over the seeds in common, of 100 images or more" in text
+
+
+def test_the_score_of_the_training_is_of_enough_images_too(tmp_path: Path) -> None:
+    for name, value in (("kd", 0.4), ("asd", 0.5)):
+        folder = student(tmp_path / f"{name}-s1", name, 1, value)
+        result = json.loads((folder.path / "result.json").read_text())
+        folder.finish(result | {"last": result["last"] | {"images": 99}})
+    table = ResultTable(collect(tmp_path))
+    assert table.best("last") == set()
+    write_markdown(table, tmp_path / "table.md")
+    assert "set: 99 images." in (tmp_path / "table.md").read_text()
+
+
+def test_the_best_of_a_class_is_over_the_same_seeds_too() -> None:
+    """kd has an easy third seed that asd lacks; of another suite are rows of their own."""
+    values = {"kd": {1: 0.4, 2: 0.5, 3: 0.9}, "asd": {1: 0.5, 2: 0.6}, "other": {1: 0.9}}
+    assert best_of_suites(values, {"kd": "P2", "asd": "P2", "other": "P3"}) == {"asd"}
+    assert best_of_suites(values, {"kd": "P2", "asd": "P2", "other": "P3"}, -1) == {"kd"}
+    assert best_of_suites({"kd": {1: 0.4}, "asd": {1: 0.4}}, {"kd": "P2", "asd": "P2"}) == set()
+
+
+def test_what_guessing_scores() -> None:
+    assert guessed("corruptions", "mce", {}, 10) == guessed("corruptions", "mce_all", {}, 10) == pytest.approx(0.9)
+    assert guessed("iid", "accuracy", {}, 10) == guessed("hard", "hard_accuracy", {}, 10) == pytest.approx(0.1)
+    own = {"chance": 0.1, "chance_overlap": 0.25}
+    assert [guessed("folder sketch", key, own, 10) for key in ("accuracy", "accuracy_overlap")] == [0.1, 0.25]
+    assert guessed("iid", "accuracy", {}, None) is guessed("stylized", "gap", own, 10) is None
 
 
 def test_latex(suite: tuple[Path, ResultTable], tmp_path: Path) -> None:

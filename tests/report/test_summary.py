@@ -182,6 +182,25 @@ def test_a_teacher_whose_states_are_one(tmp_path: Path) -> None:
     assert "T_early and T_final score the same: there is nothing early to keep away from." in summarise(tmp_path / "P2")
 
 
+def test_several_suites_say_where_their_teachers_know_nothing(tmp_path: Path) -> None:
+    teacher(tmp_path, iid=0.97, conflict=0.12)
+    folder = scored(tmp_path, "asd", 1, 0.9, 0.3)
+    write_json(folder.path / "result.json", read_json(folder.path / "result.json") | {"classes": list("ABCDEFGHIJ")})
+    student(tmp_path / "P9" / "kd-s1", "kd", 1, 0.5, suite="P9")
+    line = next(line for line in summarise(tmp_path) if line.startswith("P2: "))
+    assert line.endswith("Its teacher is hardly better than chance there (10 %): nothing can be handed down.")
+
+
+def test_the_best_of_few_images_is_not_called_so(tmp_path: Path) -> None:
+    for count, words in ((99, "asd (of 2, on few images) is right"), (100, "asd (best of 2) is right")):
+        home = tmp_path / str(count)
+        for method, value in (("kd", 0.2), ("asd", 0.3), ("ce", 0.1), ("dkd", 0.1)):
+            folder = student(home / f"{method}-s1", method, 1, 0.9)
+            score(folder, "iid", {"accuracy": 0.9})
+            score(folder, "conflict", {"accuracy": value}, count=count)
+        assert words in summarise(home)[0]
+
+
 def test_other_scores_and_several_suites(tmp_path: Path) -> None:
     for suite, last in (("P1", 0.5), ("P2", 0.6)):
         folder = student(tmp_path / suite / "kd-s1", "kd", 1, last, suite=suite)

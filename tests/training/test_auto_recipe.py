@@ -50,7 +50,7 @@ def test_batches_epochs_and_rates_follow_from_the_images(tmp_path: Path) -> None
     assert (short["epochs"], short["methods.asd.warmup"]) == (12, 1.0)
 
 
-def test_folders_without_images_are_counted_not_named(tmp_path: Path) -> None:
+def test_folders_without_images_are_named_in_one_line(tmp_path: Path) -> None:
     """A name may hold anything, and the plan is a file of settings."""
     for name in ("ape", "bat"):
         for at in range(5):
@@ -58,7 +58,7 @@ def test_folders_without_images_are_counted_not_named(tmp_path: Path) -> None:
     (tmp_path / "cow\nepochs = 1").mkdir()
     lines = plan_recipe(PairRequest(f"folder:{tmp_path}", "cnn-8", "cnn-4"), None, {})
     why = next(line.why for line in lines if line.key == "data.name")
-    assert why == "2 classes, 9 images to train on, 1 held out; without images: 1 folder"
+    assert why == ("2 classes, 9 images to train on, 1 held out; left out, without images: 1 folder (cow epochs = 1)")
     assert recipe_from(to_toml(lines, ""), tmp_path).epochs == EPOCHS[1]
 
 

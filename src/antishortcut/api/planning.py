@@ -254,7 +254,9 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         cost = measured_cost([job], session.runs, Stopwatch(execution))
     finally:
         torch.set_num_threads(threads)
-    if short and not cost.left_out and 60 * cost.hours <= 1:
+    if short and cost.left_out:
+        session.say(f"no estimate of its time: {cost.left_out[0][1]}")
+    elif short and 60 * cost.hours <= 1:
         session.say("less than a minute here, reading of image files aside")
     elif not cost.left_out and 60 * cost.hours > 1:
         span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
@@ -263,20 +265,23 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         session.say(f"about {span} here, reading of image files aside{again}; --epochs N makes it shorter")
 
 
-def score_student(run: Run, session: Session, device: str) -> None:
-    """Score the student for the report; what cannot be measured is left out with a line."""
+def shown_scores(run: Run, session: Session) -> tuple[str, ...]:
+    """What the report shows of such a run, where it takes seconds."""
     from antishortcut.types import is_dense, lacks_labels
 
     sets = session.sets(run.data)
     images = next(iter(sets.tests.values()))
-    names: tuple[str, ...] = EVALUATED if run.roles else ("clean", "cost")  # the rest compare it with its teacher
-    if lacks_labels(images):
-        names = ("clean", "cost")
-    elif is_dense(images):
-        names = tuple(name for name in names if name != "maps")  # of one answer per image
-    elif run.roles and min(len(images), 2_000) * sets.image_size**2 <= PROBED:
-        names = (*names, "probes")
-    for name in names if first_process() else ():
+    if lacks_labels(images) or not run.roles:  # the rest compare it with its teacher
+        return ("clean", "cost")
+    if is_dense(images):  # the rest are of one answer per image
+        return ("clean", "scenes", "cost")
+    small = min(len(images), 2_000) * sets.image_size**2 <= PROBED
+    return (*EVALUATED, "probes") if small else EVALUATED
+
+
+def score_student(run: Run, session: Session, device: str) -> None:
+    """Score the student for the report; what cannot be measured is left out with a line."""
+    for name in shown_scores(run, session) if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))
         except UserError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -191,6 +192,7 @@ def corrupt(
     data_root: RootOption = None,
     set_name: options.TestSetOption = None,
     limit: Annotated[int | None, Option(help="At most so many images, balanced over the classes.")] = None,
+    workers: Annotated[int | None, Option(min=1, help="Processes [default: a core each, one for small sets].")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Corrupted copies of a test set: 15 corruptions × 5 severities. Run it again to resume."""
@@ -207,7 +209,9 @@ def corrupt(
         raise UserError(f"{sets.name} has no test set {test!r}{suggest(test, sets.tests)}")
     images = limited(sets.tests[test], limit, 0, "--limit")
     facts = {"set": data, "test": test}
-    corruptions.write_copies(images, sets.image_size, out, names=chosen, seed=seed, frost=frost, facts=facts)
+    choice: dict[str, Any] = {"names": chosen, "seed": seed, "frost": frost, "processes": workers, "facts": facts}
+    if not corruptions.write_copies(images, sets.image_size, out, **choice):
+        tell(f"{out}: already finished", file=sys.stderr)
     copies = corruptions.open_copies(out, len(sets.classes), needed=chosen)
     clean = corruptions.clean_chunk(images, copies.side, 0)  # (B, S, S, 3)
     sheet = copies.folder / "contact.png"
@@ -246,11 +250,13 @@ def stylize(
     from antishortcut.evaluation.stylize import write_stylized
     from antishortcut.training.pipeline import Session
 
-    device = options.use_hardware(device, threads)
+    device, before = options.use_hardware(device, threads), (out / "facts.json").exists()
     network = _stylizer(vgg, decoder, magnify, stylizer).to(device)
     sets = Session(Path("runs"), data_root, download=download).sets(data_settings(data)[0])
     choice: dict[str, Any] = {"which": set_name, "styles": styles, "alpha": alpha, "seed": seed}
     copies = write_stylized(network, sets, out, **choice, limit=limit, files=files)
+    if before:
+        tell(f"{out}: already finished", file=sys.stderr)
     sheet, facts = out / "contact.png", dict(copies.facts)
     if as_json:
         print_json({"out": str(out), "sheet": str(sheet), "fingerprint": copies.fingerprint, "facts": facts})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from antishortcut import api
-from antishortcut.api.planning import EVALUATED, is_planned, say_next
+from antishortcut.api.planning import is_planned, say_next, shown_scores
 from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
 from antishortcut.config.recipe import LEVELS, Run, load_recipe, rewind_length
@@ -223,7 +223,7 @@ def distill(
     if recipe is None and not as_json:
         say_next(run, result.session)
     elif not as_json and recipe is not None and not is_planned(Path(recipe), runs):
-        on = ",".join(EVALUATED if run.roles else EVALUATED[:1])
+        on = ",".join(shown_scores(run, result.session))
         result.session.say(f"next: asd evaluate {shlex.quote(str(folder.path))} --on {on}   what the report shows")
 
 
@@ -243,7 +243,8 @@ def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool
         return
     names = [name for name in result["last"] if name not in ("epoch", "images")]
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
-    table(f"{title}, {result['set']} set", ("", "epoch", *names), rows)
+    count = f", {result['last']['images']:,} images" if "images" in result["last"] else ""
+    table(f"{title}, {result['set']} set{count}", ("", "epoch", *names), rows)
     if also := head.get("also"):
         table("also scored on", {key: key.replace("_", " ") for key in also[0]}, also)
     tell(folder.path)

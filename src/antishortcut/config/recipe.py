@@ -62,10 +62,12 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _rewinds(cls, tree: Any) -> Any:
-        """The default of rewind_epochs counts epochs; a recipe in iterations has its own."""
+        """The default of rewind_epochs follows the length of training."""
         match tree:
-            case {"iterations": int(iterations), "teacher": dict(teacher)} if iterations > 0:
-                return tree | {"teacher": {"rewind_epochs": rewind_length(iterations)} | teacher}
+            case {"iterations": int(length), "teacher": dict(teacher)} if length > 0:
+                return tree | {"teacher": {"rewind_epochs": rewind_length(length)} | teacher}
+            case {"epochs": int(length), "teacher": dict(teacher)} if length > 0:
+                return tree | {"teacher": {"rewind_epochs": rewind_length(length)} | teacher}
         return tree
 
     @model_validator(mode="after")

@@ -175,7 +175,7 @@ class TeacherSettings(ModelSettings):
         "`weak` (default if `final` is a file).",
     )
     rewind_epochs: Length = Field(
-        10, description="Length of a rewind, in epochs; with `iterations` a 24th of them by default."
+        10, description="Length of a rewind; by default a 24th of `epochs` or `iterations`, at least 1."
     )
     rewind_lr: Rate = Field(0.05, description="Learning rate of a rewind.")
     weak: str | None = Field(

@@ -18,7 +18,7 @@ from antishortcut.evaluation import EVALUATIONS, FOLDER
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory
 
-COST = "cost"  # the evaluation of latency
+COST, CORRUPTIONS = "cost", "corruptions"  # evaluations: of latency, and with errors for scores
 Scores = Mapping[str, Mapping[str, Any]]
 CardScore = tuple[str, str, float, Any, str]
 MECHANISM, SHOWN = "mechanism", ("cos_final", "cos_early", "projection", "projection_random")
@@ -79,7 +79,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
         limits.append("The names of its classes are not known.")
     sections = {
         "Scores": [
-            *_table(HEAD, [(*row[:2], f"{row[2]:.4f}", _number(row[3], ","), row[4]) for row in rows]),
+            *_table(HEAD, [(row[0], _label(*row[:2]), f"{row[2]:.4f}", _number(row[3], ","), row[4]) for row in rows]),
             "",
             f"Not measured: {missing}. Measure them with `asd evaluate --on`." if missing else "All were measured.",
         ],
@@ -190,6 +190,11 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
             for measure, number in inner.items():
                 if _is_number(number):
                     yield name, f"{key} {measure}".strip(), number, score.get("count"), source
+
+
+def _label(name: str, score: str) -> str:
+    """Errors on corruptions say at which severity."""
+    return EVALUATIONS[CORRUPTIONS].metrics.get(score, (score, None))[0] if name == CORRUPTIONS else score
 
 
 def _cost(opened: OpenedRun, record: Mapping[str, Any], teacher: Teacher | None, score: Mapping[str, Any]) -> list[str]:

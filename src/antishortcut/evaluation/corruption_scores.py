@@ -7,13 +7,12 @@ from typing import Any
 
 from antishortcut.data.corruptions import FROST, Copies, find_copies, write_copies
 from antishortcut.data.corruptions.constants import CORRUPTIONS, GROUPS, SEVERITIES, VERSION
-from antishortcut.data.corruptions.writer import FACTS
 from antishortcut.data.image_io import decode
 from antishortcut.data.splits import limited, set_mark
-from antishortcut.errors import UserError, printable
+from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.metrics import accuracy, corruption_error
-from antishortcut.progress import ProgressBar, console
+from antishortcut.progress import ProgressBar
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.types import AnySet, FileSet
 
@@ -43,10 +42,6 @@ def corruptions(context: EvalContext) -> Iterator[Score]:
 def _generate(context: EvalContext, folder: Path) -> Copies:
     originals = limited(context.first_test[1], context.limit, SEED)
     facts = {"set": context.sets.name, "fingerprint": set_mark(originals)}
-    size = len(CORRUPTIONS) * len(SEVERITIES) * len(originals) * context.sets.image_size**2 * 3
-    if not context.quiet and not (folder / FACTS).exists():
-        text = f"writing corrupted copies of {len(originals):,} test images, {size / 1e6:,.0f} MB: {folder}"
-        console().print(printable(text), markup=False)
     # another process may be writing them: wait
     write_copies(originals, context.sets.image_size, folder, seed=SEED, facts=facts, quiet=context.quiet, wait=True)
     return find_copies(folder, context.wnids)

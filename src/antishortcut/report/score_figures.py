@@ -159,7 +159,8 @@ def _corruption_kinds(table: ResultTable) -> Figure:
     titles = {f"{CORRUPTIONS} mce": "all fifteen ↓"}
     titles |= {f"{CORRUPTIONS} {kind}": f"{kind} ↓" for kind in CORRUPTION_KINDS}
     note = (
-        "Share of wrong answers at the strongest severity, less is better. Bars: mean over seeds; dots: single seeds. "
+        "Share of wrong answers at the strongest severity, less is better; that of all fifteen is what the paper calls "
+        "mCE. Bars: mean over seeds; dots: single seeds. "
         "Texture stands for what changes local statistics: contrast, elastic transform, pixelate, JPEG."
     )
     title = f"Error on {table.titled(CORRUPTIONS, 'corrupted images')}, by kind"

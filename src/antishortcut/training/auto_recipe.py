@@ -19,7 +19,7 @@ from antishortcut.config.recipe import TeacherSettings, recipe_from, rewind_leng
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
-from antishortcut.errors import UserError, plural, suggest
+from antishortcut.errors import UserError, one_line, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 from antishortcut.models.external import is_own, published
 from antishortcut.teachers.imported import teacher_classes
@@ -128,7 +128,8 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     counts += f", {len(unlabelled):,} of them without labels" if unlabelled else ""
     counts += f", {sum(map(len, finding.splits.values())) - images:,} held out"
     if finding.empty:
-        counts += f"; without images: {plural(len(finding.empty), 'folder')}"
+        names = ", ".join(map(one_line, finding.empty[:3])) + ", …" * (len(finding.empty) > 3)
+        counts += f"; left out, without images: {plural(len(finding.empty), 'folder')} ({names})"
     augment = usual_augment(finding)
     lines = [
         RecipeLine("title", f"{request.teacher} → {request.student} on {request.data}"),

@@ -196,6 +196,7 @@ def rewind(teacher: Run, epochs: int, lr: float, session: Session) -> Run:
         session.say(f"rewinding {teacher.model.name}: {run.length} at a constant rate of {lr:g}, {run_dir.path}")
         session.say("The paper found a rewound reference no better than plain KD (80.18 against 80.22 on P1).")
         session.fit(run)
+    _check_early(teacher, f"{run.hash}/final", session)
     return run
 
 

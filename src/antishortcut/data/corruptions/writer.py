@@ -24,10 +24,10 @@ from antishortcut.data.derived import fill, growing, read_images
 from antishortcut.data.image_io import fit, picture_at
 from antishortcut.data.loader import MARGIN, in_workers, one_thread
 from antishortcut.data.splits import set_mark
-from antishortcut.errors import UserError, suggest
+from antishortcut.errors import UserError, printable, suggest
 from antishortcut.fileio import atomic_write
 from antishortcut.hardware import cores
-from antishortcut.progress import ProgressBar
+from antishortcut.progress import ProgressBar, console
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.types import AnySet, FileSet, is_dense
 
@@ -47,8 +47,8 @@ def write_copies(
     facts: Mapping[str, Any] | None = None,
     quiet: bool = False,
     wait: bool = False,
-) -> None:
-    """Write the missing corruptions of a set, its labels, and last of all facts.json.
+) -> bool:
+    """Write the missing corruptions of a set, its labels, and last of all facts.json; whether any was missing.
 
     The bytes depend on images, side, seed and frost, not on `processes` (None: all cores for large sets). A folder
     with copies of other settings is refused.
@@ -79,6 +79,9 @@ def write_copies(
             size, free = len(missing) * int(np.prod(shape)), shutil.disk_usage(out).free
             if size > free:  # files are memory-mapped: a full disk would kill the process
                 raise UserError(f"the copies need {size / 1e9:.1f} GB, and {out} has {free / 1e9:.1f} GB left")
+            if not quiet:
+                text = f"writing corrupted copies of {len(images):,} test images, {size / 1e6:,.0f} MB: {out}"
+                console().print(printable(text), markup=False)
             with atomic_write(out / LABELS) as file:
                 np.save(file, np.tile(images.label.numpy(), len(SEVERITIES)), allow_pickle=False)  # (5 · N,)
             if processes is None:
@@ -89,6 +92,7 @@ def write_copies(
         if read_facts(out / FACTS) != settings:
             write_json(out / FACTS, settings)
         (out / MAKING).unlink(missing_ok=True)
+    return bool(missing)
 
 
 def check(name: str, side: int) -> None:
