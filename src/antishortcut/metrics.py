@@ -11,6 +11,11 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 from antishortcut.types import VOID
 
 
+def near_chance(accuracy: float, chance: float) -> bool:
+    """Whether a trained network is hardly better than guessing: it was read or shown images in a wrong way."""
+    return accuracy < min(2 * chance, chance + 0.1)
+
+
 def accuracy(logits: Tensor, label: Tensor) -> Iterator[tuple[str, float]]:
     """Top-1 accuracy of logits (N, C), in [0, 1]."""
     value = multiclass_accuracy(logits, label, num_classes=logits.shape[1], average="micro")

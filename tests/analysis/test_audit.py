@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from antishortcut.analysis.audit import audit
+from antishortcut.analysis.audit_text import notes
 from antishortcut.analysis.directions import fate
 from antishortcut.analysis.features import sample
 from antishortcut.analysis.geometry import folds
@@ -252,7 +253,10 @@ def test_notes_on_wrong_files(tmp_path: Path) -> None:
     assert "Check first mean and std (mean 0 0 0, std 1 1 1;" in swapped["notes"][0]
     assert "files were swapped" in swapped["notes"][0]
     poor = audited(tmp_path, network(c0=-1.0, c1=-1.0, c2=-1.0), network(c0=-1.0, c1=-1.0, c2=-1.0, c4=0.0))
-    assert "no better than chance (33.3 %). Check first mean and std" in poor["notes"][0]
+    assert "hardly better than chance (33.3 %). Check first mean and std" in poor["notes"][0]
+    for accuracy, noticed in ((0.43, True), (0.44, False)):  # of many images too, where 0.43 is no chance
+        many = poor | {"count": 4000, "energy": [row | {"accuracy": accuracy} for row in poor["energy"]]}
+        assert any("hardly better than chance" in note for note in notes(many)) is noticed
     other = audit(network(classes=5), {"e": network(classes=5, c4=0.0)}, sets_of(), tmp_path)
     assert [row["accuracy"] for row in other["energy"]] == [None, None]
     assert "outputs are not the data’s classes" in other["notes"][0]

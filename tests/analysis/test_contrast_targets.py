@@ -63,7 +63,7 @@ def test_the_command_uses_the_validation_split(teacher: Path) -> None:
     assert [(row["state"], row["strength"]) for row in results["rows"]] == list(product(("0%", "50%"), (0, 1)))
     plain = [row for row in results["rows"] if row["strength"] == 0]
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
-    table = invoke("targets", teacher, "--states", "50%", "--strengths", "0.5").stdout
+    table = invoke("targets", teacher, "--states", "50%", "--strengths", "0.5", "--threads", "1").stdout
     assert "moved" in table
     assert "60 val images" in table
 

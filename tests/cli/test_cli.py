@@ -23,6 +23,15 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
             result = asd("distill", str(tiny), "--method", method, "--seed", seed, "--threads", "1")
             assert result["run"] == f"runs/tiny/{method}-s{seed}"
             assert 0 <= result["last"]["accuracy"] <= result["best"]["accuracy"] <= 1
+    assert "already finished" in invoke("teach", tiny, "--threads", "1").stderr
+    again = " ".join(invoke("distill", tiny, "--method", "kd", "--threads", "1").stderr.split())
+    assert "runs/tiny/kd-s1: already finished" in again
+    assert "next: asd evaluate runs/tiny/kd-s1 --on clean,hard,mechanism,cost,maps,probes" in again
+    short = asd("distill", tiny, "--method", "kd", "--epochs", "1", "--suite", "short", "--threads", "1")
+    assert short["last"]["epoch"] == 1
+    assert [path.name for path in Path("runs/teachers").iterdir()] == [taught["hash"]]  # of two epochs, as it was
+    kept = {path.name for path in Path("runs/teachers", taught["hash"], "snapshots").iterdir()}
+    assert {"15%.safetensors", "50%.safetensors"} < kept  # as Snapshots names them
     folders = sorted(str(path) for path in Path("runs/tiny").iterdir())
     scored = asd("evaluate", *folders, "--on", "clean,mechanism")
     assert [entry["run"] for entry in scored["runs"]] == folders

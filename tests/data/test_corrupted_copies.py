@@ -229,6 +229,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (printed["folder"], printed["sheet"]) == (str(out), str(out / "contact.png"))
     assert [printed["facts"][key] for key in ("set", "test", "count")] == ["cues", "conflict", 20]
     assert (out / "contact.png").exists()
+    words = ("corrupt", "cues", out, "--names", "fog,contrast", "--limit", 20, "--set-name", "conflict")
+    assert "already finished" in invoke(*words, "--workers", 1).stderr
     assert open_copies(out, 10, needed=("fog",)).label.bincount().tolist() == [2] * 10  # balanced
     for words, message in (
         (["cuse"], "unknown data set 'cuse'"),

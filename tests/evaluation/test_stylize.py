@@ -384,7 +384,9 @@ def test_the_command(small: Path, public: tuple[Path, Path], folder: Path) -> No
     ref = asd("stylize", "small.toml", "ref", "--vgg", vgg, "--decoder", decoder, "--limit", "3", "--threads", "1")
     assert ref["facts"]["weights"] == "reference"
     words = ["stylize", "small.toml", "out", "--stylizer", str(folder), *few]
-    assert "stylised copies" in invoke(*words).stdout
+    again = invoke(*words)
+    assert "stylised copies" in again.stdout
+    assert "already finished" in again.stderr
 
 
 def test_the_training_script(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ def test_no_pretrained_is_shown_in_the_plan(ended: Ended, tmp_path: Path, monkey
     assert code == 0
     assert tomllib.loads(out)["teacher"]["pretrained"] is False
     assert "from scratch, keeping" in err
+    assert re.search(r"less than a minute here|about \d.* here", err)  # how long it takes
     assert "no published weights" in ended(*words, "--dry-run")[1]
 
 

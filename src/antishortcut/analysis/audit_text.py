@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from antishortcut.metrics import near_chance
+
 Tree = Mapping[str, Any]
 Finding = tuple[str, str, str, str]  # name, value, what to compare it with, what it means
 USUAL_BATCH = 64  # images of a training step
@@ -20,9 +22,11 @@ def notes(audit: Tree) -> Iterator[str]:
     count, width, k, chance = audit["count"], audit["width"], audit["K"], 1 / audit["classes"]
     if final is None:
         yield "The model’s outputs are not the data’s classes, so accuracy cannot show if the right files were read."
-    elif final <= chance + 2 * math.sqrt(chance * (1 - chance) / count) and audit["classes"] > 1:
+    elif audit["classes"] > 1 and (
+        near_chance(final, chance) or final <= chance + 2 * math.sqrt(chance * (1 - chance) / count)
+    ):
         yield (
-            f"T_final classifies {share(final)} of these images correctly, no better than chance ({share(chance)}). "
+            f"T_final classifies {share(final)} of these images right, hardly better than chance ({share(chance)}). "
             f"Check first mean and std ({normalisation(audit)}; --mean and --std change them), then the image size, "
             "the file, the model and the order of the classes."
         )

@@ -14,6 +14,7 @@ from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded, sha256
+from antishortcut.metrics import near_chance
 from antishortcut.models import Network, load_weights
 from antishortcut.models.external import find_source, is_own, published_classes
 from antishortcut.models.weights import count_classes
@@ -122,7 +123,7 @@ def import_teacher(
         swapped = f"are {states[0].file} and {states[-1].file} swapped?"
         yield f"The early state has the better {metric}. Check first {suspects}; {swapped}"
     chance = 1 / max(len(data.classes), 1)
-    if metric == "accuracy" and chance < 1 and scores[metric] < min(2 * chance, chance + 0.1):
+    if metric == "accuracy" and chance < 1 and near_chance(scores[metric], chance):
         yield (
             "That is hardly better than guessing: does it expect other teacher.mean and teacher.std than "
             f"{_colours(network)}, another image size than {data.image_size}, or its classes in another order than "
