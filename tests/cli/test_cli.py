@@ -24,8 +24,10 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
             assert result["run"] == f"runs/tiny/{method}-s{seed}"
             assert 0 <= result["last"]["accuracy"] <= result["best"]["accuracy"] <= 1
     assert "already finished" in invoke("teach", tiny, "--threads", "1").stderr
-    again = " ".join(invoke("distill", tiny, "--method", "kd", "--threads", "1").stderr.split())
+    finished = invoke("distill", tiny, "--method", "kd", "--threads", "1")
+    again = " ".join(finished.stderr.split())
     assert "runs/tiny/kd-s1: already finished" in again
+    assert re.search(r"│ teacher +│ +2 │ +0\.\d{3} │\n│ chance +│ +– │ +0\.100 │", finished.stdout)
     assert "next: asd evaluate runs/tiny/kd-s1 --on clean,hard,mechanism,cost,maps,probes" in again
     short = asd("distill", tiny, "--method", "kd", "--epochs", "1", "--suite", "short", "--threads", "1")
     assert short["last"]["epoch"] == 1

@@ -235,14 +235,19 @@ def _show_plan(text: str, as_json: bool) -> None:
 
 
 def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool) -> None:
-    """The last and the best scores on the set that was evaluated during training; then those of --also."""
+    """Scores on the set that was judged during training, the last and the best; its teacher’s; then those of --also."""
     folder.primary_metric()  # raises if it is damaged
-    result = folder.result()
+    result, (run, _) = folder.result(), folder.read()
     if as_json:
         print_json(head | result)
         return
     names = [name for name in result["last"] if name not in ("epoch", "images")]
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
+    teacher = RunDir(folder.path.resolve().parent.parent / "teachers" / (run.teacher or ""))
+    if run.roles and teacher.finished and (judged := teacher.result())["set"] == result["set"]:
+        rows.append(("teacher", judged["last"]["epoch"], *(judged["last"].get(name) for name in names)))
+    if (classes := result.get("classes")) and "accuracy" in names:
+        rows.append(("chance", None, *(1 / len(classes) if name == "accuracy" else None for name in names)))
     count = f", {result['last']['images']:,} images" if "images" in result["last"] else ""
     table(f"{title}, {result['set']} set{count}", ("", "epoch", *names), rows)
     if also := head.get("also"):
