@@ -172,11 +172,12 @@ def test_bad_folders_are_one_line_before_a_network_is_loaded(
 
 def test_distill_also(folder: RunDir, tiny: Path, sketch: Path, here: Path) -> None:
     result = asd("distill", tiny, "--method", "ce", "--suite", "s", "--also", f"sketch={sketch}", "--threads", 1)
-    (row,) = result["also"]  # it has no teacher
+    row, chance = result["also"]  # it has no teacher
     assert (row["network"], row["classes"]) == ("student", 3)
+    assert (chance["network"], chance["accuracy"], chance["accuracy_overlap"]) == ("chance", 0.1, 1 / 3)
     words = ["distill", tiny, "--method", "kd", "--suite", "s", "--also", f"sketch={sketch}", "--threads", 1]
     rows = {row["network"]: row for row in asd(*words)["also"]}
-    assert list(rows) == ["student", "teacher", "early teacher"]
+    assert list(rows) == ["student", "teacher", "early teacher", "chance"]
     teacher = RunDir(next(Path("runs/teachers").iterdir()))
     for network, saved in (
         ("student", folder.score("folder sketch")),
