@@ -107,7 +107,7 @@ def test_several_seeds_without_kd(tmp_path: Path) -> None:
         scored(tmp_path, "asd", seed, 0.9, 0.5)
         scored(tmp_path, "contrast", seed, 0.9, 0.4)
     first, last = summarise(tmp_path / "P2")
-    assert first.startswith("On ordinary images asd (best of 2) is right in 90 %, when the shortcut lies in 50 %.")
+    assert first.startswith("On ordinary images asd (best of 3) is right in 90 %, when the shortcut lies in 50 %.")
     assert last == "Means over 2 seeds, without a kd to compare with."
 
 
@@ -192,7 +192,7 @@ def test_several_suites_say_where_their_teachers_know_nothing(tmp_path: Path) ->
 
 
 def test_the_best_of_few_images_is_not_called_so(tmp_path: Path) -> None:
-    for count, words in ((99, "asd (of 2, on few images) is right"), (100, "asd (best of 2) is right")):
+    for count, words in ((99, "asd (of 3, on few images) is right"), (100, "asd (best of 3) is right")):
         home = tmp_path / str(count)
         for method, value in (("kd", 0.2), ("asd", 0.3), ("ce", 0.1), ("dkd", 0.1)):
             folder = student(home / f"{method}-s1", method, 1, 0.9)
