@@ -118,9 +118,9 @@ def _limits(run: Run, runs: Path, scores: dict[str, Any], asked: Container[str],
     known, classes = [], len(session.sets(run.data).classes)
     for name, score in _asked(scores, asked):
         if "accuracy" in score["values"]:
-            shares = [each[name]["values"].get("accuracy") if name in each else None for each in (final, early)]
+            last, first = (each.get(name, {}).get("values", {}).get("accuracy") for each in (final, early))
             where = f"on {name.removeprefix(f'{FOLDER} ')}"
-            known.append((where, *shares, guesses(name, score, classes).get("accuracy")))
+            known.append((where, last, first, guesses(name, score, classes).get("accuracy")))
     return teacher_limits(known)
 
 
