@@ -34,7 +34,9 @@ from antishortcut.training.pipeline import Session
 from tests.conftest import Refusal, asd, invoke, same_weights
 
 NEEDS = {"beyond-groups": ["data.name=groups:somewhere"]}
-OWN = [name for name in SUITES if name.startswith(("beyond", "desk"))]  # the paper's are in test_paper
+OWN = [
+    name for name in SUITES if name.startswith(("beyond", "desk", "natural", "ablation"))
+]  # the paper's are in test_paper
 
 
 @pytest.fixture(params=OWN)
@@ -68,7 +70,8 @@ def test_every_run_has_its_own_folder_and_valid_settings(suite: Suite) -> None:
         assert {job.early or job.recipe.teacher.early, job.recipe.teacher.early} <= saved
         source = None if job.other is None else job.other.model_dump_json()
         state = job.early or job.recipe.teacher.early if "early" in roles else None
-        content = json.dumps([job.suite, job.seed, job.method, settings(job), state, source], sort_keys=True)
+        how = [job.method, settings(job), job.budget, state, source]
+        content = json.dumps([job.suite, job.seed, *how], sort_keys=True)
         assert contents.setdefault(content, job.title) == job.title  # no run has two names
 
 
@@ -78,7 +81,7 @@ def test_rows_are_complete_over_the_seeds(suite: Suite) -> None:
         seeds.setdefault((job.suite, job.name), set()).add(job.seed)
     for (folder, _), numbers in seeds.items():
         main = folder == suite.name or suite.name == "desk"  # the main comparison has all
-        assert numbers == set(SEEDS if main else FEWER), folder
+        assert numbers == set(FEWER if not main or folder == "ablation" else SEEDS), folder
     assert len(suite.jobs) == sum(map(len, seeds.values()))
 
 
@@ -120,6 +123,29 @@ def test_standard_has_its_rows_in_order_seed_by_seed() -> None:
         assert (data.name, data.train_limit, data.val_fraction, job.recipe.epochs) == ("cifar100", None, 0.1, 30)
         assert settings(job).get("warmup", 2.5) == 2.5  # 20 of 240 epochs
     assert settings(jobs[5])["beta"] == 2.0
+
+
+def test_the_ablation_changes_one_thing_in_every_row() -> None:
+    jobs = {job.name: job for job in open_suite("ablation", (), (), [1]).jobs}
+    full, others = settings(jobs["full"]), ("untrained", "other-seed", "other-network")
+    changed = {
+        name: {k for k, v in settings(job).items() if v != full[k]} for name, job in jobs.items() if name != "kd"
+    }
+    parts = {"no-hint": {"hint"}, "no-beta": {"beta"}, "no-contrast": {"strength"}, "hint-alone": {"strength", "beta"}}
+    parts |= {"contrast-alone": {"hint", "beta"}, "guard": {"guard"}, "tc": {"tc"}, "sharp": {"reference"}}
+    assert changed == {"full": set()} | parts | {name: set() for name in others}
+    assert {name for name, job in jobs.items() if job.early or job.other} == set(others)
+
+
+def test_natural_sets_have_no_planted_cue_and_the_default_method() -> None:
+    jobs = open_suite("natural").jobs
+    names = {"cifar100", "cifar100-coarse", "tiny-imagenet"}
+    assert {(job.recipe.data.name, job.recipe.data.val_fraction) for job in jobs} == {(name, 0.1) for name in names}
+    assert {(job.name, job.budget) for job in jobs} == {("kd", None), ("contrast+hint", 0.0), ("contrast+hint-5", 0.05)}
+    assert not any(job.recipe.data.options for job in jobs)
+    assert len({teacher_key(job.recipe) for job in jobs}) == 4 * len(FEWER)
+    with pytest.raises(UserError, match="has its own data"):
+        open_suite("natural", ["data.name=cues"])
 
 
 def test_beyond_cues_pairs_seeds_and_teachers() -> None:

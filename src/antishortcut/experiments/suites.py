@@ -7,6 +7,8 @@ beyond-*    contrast targets, with rivals and controls
 mixing      mixup and cutmix on synthetic images with a known shortcut
 shortcuts   shortcuts of every kind, planted in real and synthetic images: a teacher for every seed
 weak        the same, when no early checkpoint is left
+natural     no planted shortcut: does the default method cost anything?
+ablation    each part of the default method, and controls, on synthetic images with a known shortcut
 standard    the pair that everyone reports, on all of CIFAR-100, in 30 epochs
 table1, …   the tables and figures of the paper
 """
@@ -149,6 +151,38 @@ def weak(overrides: Sequence[str]) -> Suite:
     return Suite("weak", "no early checkpoint: a weak network or a rewound one in its place", tuple(jobs))
 
 
+def natural(overrides: Sequence[str]) -> Suite:
+    """The dial on sets without a planted shortcut. Seed s is the student's and its teacher's."""
+    if any(text.startswith("data.name=") for text in overrides):
+        raise UserError("suite natural has its own data; for others: asd distill desk --set data.name=…")
+    beds = {"cifar100": "desk", "cifar100-cross": "desk-cross", "cifar100-coarse": "shortcuts", "tiny-imagenet": "desk"}
+    jobs: list[Job] = []
+    for bed, source in beds.items():
+        plain = ["data.options={}"] if source == "shortcuts" else []
+        own = [f"data.name={bed.removesuffix('-cross')}", "data.val_fraction=0.1", *plain, *overrides]
+        jobs += _jobs(f"natural-{bed}", source, own, FEWER, [paper.KD, DIALLED, PAID], ON_HARD, paired=True)
+    return Suite("natural", "no planted shortcut: does the default method cost anything?", tuple(jobs))
+
+
+def ablation(overrides: Sequence[str]) -> Suite:
+    """The parts of contrast+hint at one level, one by one, and what should fall back to KD if T_early matters."""
+    level, method = LEVELS["medium"], "contrast+hint"
+    changes: dict[str, dict[str, Value]] = {
+        "full": {}, "no-hint": {"hint": 0.0}, "no-beta": {"beta": 0.0}, "no-contrast": {"strength": 0.0},
+        "hint-alone": {"strength": 0.0, "beta": 0.0}, "contrast-alone": {"hint": 0.0, "beta": 0.0},
+        "guard": {"guard": True}, "tc": {"tc": 0.2}, "sharp": {"reference": "uniform"},
+    }  # fmt: skip
+    rows = [paper.KD, *(SuiteRow(name, method, level | change) for name, change in changes.items())]
+    rows += [
+        SuiteRow("untrained", method, level, "0%"),
+        SuiteRow("other-seed", method, level, "15%", "seed"),
+        SuiteRow("other-network", method, level, "15%", "cnn-8-64"),
+    ]
+    held = ["teacher.keep=[0, 15]", *overrides]
+    jobs = _planted("ablation", "cues", 0.9, held, FEWER, rows)
+    return Suite("ablation", "each part of contrast+hint, and controls", tuple(jobs))
+
+
 def _planted(
     suite: str, kind: str, rho: float, overrides: Sequence[str], seeds: Sequence[int], rows: Sequence[SuiteRow]
 ) -> list[Job]:
@@ -211,6 +245,8 @@ SUITES: dict[str, Callable[[Sequence[str]], Suite]] = {
     "beyond-cues": beyond_cues,
     "shortcuts": shortcuts,
     "weak": weak,
+    "natural": natural,
+    "ablation": ablation,
     "mixing": mixing,
     "standard": standard,
     "beyond-cifar": beyond_cifar,
