@@ -189,7 +189,8 @@ def test_a_damaged_result_is_named(
     folder = student(here / "P2" / "kd-s1", "kd", 1, 0.5)
     run, _ = folder.read()
     monkeypatch.setattr("antishortcut.training.pipeline.distill", lambda *words, **named: run)
-    words = ("distill", "cues", "--runs", here, *more)
+    few = "data.options={count=64, test_count=20}"
+    words = ("distill", "cues", "--method", "kd", "--set", few, "--runs", here, *more)
     invoke(*words)
     (folder.path / "result.json").write_text(json.dumps(damaged))
     line = f"asd: {folder.path}/result.json: damaged ({what}); restore it or remove its folder"
