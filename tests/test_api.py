@@ -1,8 +1,10 @@
 """The functions of a notebook: names, modules and data sets as they are; what they return; their one-line errors."""
 
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
 
 import antishortcut
 from antishortcut import Student, audit, distill, evaluate, export
@@ -252,11 +254,45 @@ def test_a_transformer_can_teach(build: Any, here: Path) -> None:
     assert student.scores["test"]["accuracy"] >= 0
 
 
-def test_a_backbone_without_a_head_is_one_line(here: Path) -> None:
+def image_tower() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.CLIPVisionConfig(**shape, image_size=32, patch_size=8)
+    module: nn.Module = transformers.CLIPVisionModel(config)
+    return module
+
+
+def test_an_image_tower_teaches_with_labelled_images_which_score_the_student(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     photos = make_folder(here / "photos", per_class=4)
+    words = FAST | {"quiet": False, "data": photos, "student": "cnn-2-8", "set": SMALL}
+    student = distill(teacher=seeded(image_tower), **words)
+    assert student.run.method == "features"
+    assert "the student learns its embedding and the classes only score it" in " ".join(capsys.readouterr().err.split())
+    assert {"knn", "linear", "teacher_knn", "teacher_linear"} == student.scores["embedding"].keys()
+    assert "cosine" in student.scores["test"]
+    assert student.classes == ()
+    with pytest.raises(UserError, match="which 'kd' does not teach; use features"):
+        distill(teacher=seeded(image_tower), **words, method="kd", suite="other")
+
+
+def test_modules_and_a_dataset_without_labels(here: Path) -> None:
+    """A classifier counts its classes itself, and a backbone has none."""
+    images = Subset([Coloured()[at][0] for at in range(12)], range(12))  # type: ignore[arg-type]
+    words: dict[str, Any] = FAST | {"data": images, "unlabelled": True, "student": "cnn-2-8", "set": SMALL}
+    student = distill(teacher=seeded(DictNet, classes=5), **words, method="kd")
+    assert student.run.data.options == {"classes": 5}
     backbone = timm.create_model("test_resnet", num_classes=0)
-    with pytest.raises(UserError, match=r"returns \d+ logits, but there are 2 classes; .* a classifier with 2 outputs"):
-        distill(data=photos, teacher=backbone, student="cnn-2-8", early="rewind", set=SMALL, **FAST)
+    assert distill(teacher=backbone, **words).run.method == "features"
+    with pytest.raises(UserError, match="images without labels are one Dataset or DataLoader"):
+        distill(teacher=backbone, **words | {"data": (images, images)})
+
+
+def test_a_teacher_of_other_classes_is_one_line(here: Path) -> None:
+    photos = make_folder(here / "photos", per_class=4)
+    with pytest.raises(UserError, match=r"none of them with 2 columns; .* that only embeds: data.options.classes = 0"):
+        distill(data=photos, teacher=DictNet(classes=5), student="cnn-2-8", set=SMALL, **FAST)
 
 
 def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
@@ -332,6 +368,7 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
         ([(torch.randn(3, 8, 8) * 3, 0)], "leave Normalize out of the transform"),
         ([(torch.rand(3, 8, 8), -1)], "the label of item 0 is -1, not a class number"),
         ([(torch.rand(3, 8, 8), torch.rand(4))], "not a class number"),
+        ([{"picture": torch.rand(3, 8, 8), "target": 0}], "item 0 has picture, target; each item is wanted as"),
         ([(torch.rand(5, 8, 8), 0)], r"shape \(5, 8, 8\)"),
         ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 2)], "no training image of class 1"),
         ([], "the train set has no images"),
@@ -340,6 +377,36 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
 def test_items_that_are_no_images_with_classes(items: list[Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         write_folder(Subset(items, range(len(items))), tmp_path, quiet=True)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+class Endless(IterableDataset[tuple[Image.Image, int]]):
+    def __iter__(self) -> Iterator[tuple[Image.Image, int]]:
+        pixels = [Image.new("RGB", (2, 2), (at, 0, 0)) for at in range(9)]
+        yield from ((pixels[at % 9], at % 3) for at in itertools.count())
+
+
+class Longer(Endless):
+    def __len__(self) -> int:
+        return 5
+
+
+class Failing(Coloured):
+    def __getitem__(self, at: int) -> tuple[Image.Image, int]:
+        raise RuntimeError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (Endless(), "Endless gives more than 1,000 images .9 different ones, and it has no length.; does it end"),
+        (Longer(), "Longer gives more than 5 images"),
+        (Failing(), "item 0 of Failing cannot be read: RuntimeError: the disk is gone"),
+    ],
+)
+def test_data_sets_that_do_not_end_or_fail(images: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        write_folder(images, tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -112,6 +112,7 @@ class DataSplits:
     hashed: str = "content"  # how it notices changed images; or "names, sizes, times …" of too many bytes to hash
     note: str = ""  # printed when a run opens the data
     labelled: str = ""  # the fingerprint without images that have no labels: what a teacher is trained on
+    classified: DataSplits | None = None  # the same with its classes, if they were left out
 
     def split(self, name: str) -> AnySet:
         """ "train", "val" if there is one, or a test set by its name."""

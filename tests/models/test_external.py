@@ -1,12 +1,17 @@
 """Networks of timm and torchvision, many kinds at several sizes, without a download."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from antishortcut.errors import UserError
 from antishortcut.models import FeatureExtractor, build, feature_shapes
 from antishortcut.models.external import published
+from antishortcut.models.feature_extractor import count_logits
 from tests.models import one_thread as one_thread
 
 # name: (side, width of the embedding, channels and side of every stage)
@@ -113,3 +118,43 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
         build("torchvision:fcn_resnet5", 5)
     with pytest.raises(UserError, match=r"cannot read images of 32 pixels: .*use larger ones \(data\.image_size\)"):
         build("torchvision:alexnet", 5, image_size=32)
+
+
+class Returns(nn.Module):
+    """Returns a map's mean, what a linear layer makes of it, or both, as told."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.conv, self.fc, self.form = nn.Conv2d(3, 6, 3), nn.Linear(6, 5), form
+
+    def forward(self, x: Tensor) -> Any:
+        embedding = torch.relu(self.conv(x)).mean((2, 3))
+        return self.form(embedding, self.fc(embedding))
+
+
+@pytest.mark.parametrize(
+    ("form", "classes", "width"),
+    [
+        (lambda e, y: y, 5, 5),
+        (lambda e, y: (e, y), 5, 6),
+        (lambda e, y: {"feat": e, "answer": y}, 5, 6),
+        (lambda e, y: {"embedding": e, "logits": y}, 5, 6),
+        (lambda e, y: e, 0, 6),
+        (lambda e, y: {"tokens": e[:, None].expand(-1, 4, -1), "pooler_output": e}, 0, 6),
+        (lambda e, y: {"last_hidden_state": e[:, None].expand(-1, 4, -1)}, 0, 6),
+        (lambda e, y: {"last_hidden_state": e[:, None], "image_embeds": y}, 0, 5),
+    ],
+)
+def test_a_module_counts_its_classes_and_its_embedding_is_found(form: Any, classes: int, width: int) -> None:
+    module, image = Returns(form), torch.rand(2, 3, 8, 8)
+    assert count_logits(module, image) == classes
+    assert FeatureExtractor(module, classes=0)(image).embedding.shape == (2, width)
+
+
+def test_the_projection_of_an_image_tower_is_no_classifier() -> None:
+    module = timm.create_model("test_vit", num_classes=512)
+    assert count_logits(module, torch.rand(2, 3, 160, 160)) == 512
+    module.pretrained_cfg = {"architecture": "vit_base_patch16_clip_224", "tag": "openai", "num_classes": 512}
+    assert count_logits(module, torch.rand(2, 3, 160, 160)) == 0
+    module.pretrained_cfg["tag"] = "openai_ft_in1k"
+    assert count_logits(module, torch.rand(2, 3, 160, 160)) == 512

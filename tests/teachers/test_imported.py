@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 
 from antishortcut import Snapshots
 from antishortcut.config.recipe import Recipe, teach_run, with_settings
@@ -265,3 +267,16 @@ def test_classes_in_another_order_are_noticed(
         teach(imported(recipe, tmp_path / file), session)
         message = " ".join(capsys.readouterr().err.split())
         assert ("or its classes in another order than yours" in message) is noticed
+
+
+def test_published_weights_of_other_classes_are_no_trained_teacher(
+    recipe: Recipe, session: Session, tmp_path: Path
+) -> None:
+    """timm would give the network a random classifier; a folder stands for the hub."""
+    network = timm.create_model("test_resnet", num_classes=7)
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "test_resnet", "num_classes": 7, "pretrained_cfg": {"classifier": "fc", "num_classes": 7}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    hub = with_settings(recipe, [f"teacher.name=timm:local-dir:{tmp_path}", "teacher.final=pretrained"])
+    with pytest.raises(UserError, match=r"have 7 outputs, your data 10 classes; leave --final .* to fine-tune it"):
+        feasible(hub, session, "kd")

@@ -62,6 +62,21 @@ def test_folders_without_images_are_named_in_one_line(tmp_path: Path) -> None:
     assert recipe_from(to_toml(lines, ""), tmp_path).epochs == EPOCHS[1]
 
 
+def test_the_plan_says_how_a_split_was_read(tmp_path: Path) -> None:
+    """A folder called train may be meant as a class."""
+    for name in ("train/ape", "train/bat", "Valid/ape", "Valid/bat", "cow"):
+        for at in range(3):
+            picture(tmp_path / name / f"{at}.png")
+    lines = plan_recipe(PairRequest(f"folder:{tmp_path}", "cnn-8", "cnn-4"), None, {})
+    why = next(line.why for line in lines if line.key == "data.name")
+    assert why.endswith("split by its folders train, Valid, which are no classes; 3 images beside them not read")
+    for name in ("train", "test"):
+        picture(tmp_path / name.upper() / "own" / name / "0.png")
+        picture(tmp_path / name.upper() / "own" / "cow" / "0.png")
+        with pytest.raises(UserError, match=f"if {name} is a class, give its folder another name"):
+            plan_recipe(PairRequest(f"folder:{tmp_path / name.upper() / 'own'}", "cnn-8", "cnn-4"), None, {})
+
+
 def test_a_plan_is_a_recipe_with_reasons(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "my photos")
     lines = plan_recipe(

@@ -94,7 +94,7 @@ def distill(
     pair: dict[str, Any] = {"data": data, "teacher": teacher, "student": student}
     pair |= {"final": final, "early": early, "epochs": epochs, "pretrained": pretrained}
     if recipe is None:
-        request = planning.pair_request(**objects.named(pair, session, words), unlabelled=unlabelled)
+        request = planning.pair_request(**objects.named(pair, session, words, unlabelled), unlabelled=unlabelled)
         suite = planning.folder_name(suite or request.name)
         recipe, _, method = planning.plan(request, session, suite, _lasting(words), method, write=True, own=own)
     elif unlabelled or any(value is not None for key, value in pair.items() if key != "epochs"):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 WEIGHTS, DATA = "weights", "data"  # folders below runs/
 
 
-def named(pair: dict[str, Any], session: Session, overrides: Iterable[str] = ()) -> dict[str, Any]:
+def named(
+    pair: dict[str, Any], session: Session, overrides: Iterable[str] = (), unlabelled: bool = False
+) -> dict[str, Any]:
     """The arguments of a plan with names in place of modules and data sets.
 
     A teacher that is a module is trained already: its weights are written to a file, as are those of an early state.
@@ -45,7 +47,7 @@ def named(pair: dict[str, Any], session: Session, overrides: Iterable[str] = ())
     if pair["data"] is not None and not isinstance(pair["data"], str | Path):
         from antishortcut.data.from_torch import write_folder
 
-        pair["data"] = f"folder:{write_folder(pair['data'], session.runs / DATA, session.quiet)}"
+        pair["data"] = f"folder:{write_folder(pair['data'], session.runs / DATA, session.quiet, not unlabelled)}"
     return pair
 
 

@@ -92,7 +92,8 @@ def recommended(recipe: Recipe, session: Session) -> str:
 
     sets = session.sets(recipe.data)
     if not sets.classes:
-        method, why = "features", "the teacher has no classifier"
+        method, why = "features", "the teacher has no classifier, so the student learns its embedding"
+        why += " and the classes only score it" if sets.classified else ""
     elif recipe.teacher.early == "weak" and lacks_labels(session.sets(recipe.data.labelled).train):
         method, why = "kd", "there is no early checkpoint, and no labels to train a weak reference with"
     elif build_task(sets).dense:
@@ -271,7 +272,9 @@ def shown_scores(run: Run, session: Session) -> tuple[str, ...]:
 
     sets = session.sets(run.data)
     images = next(iter(sets.tests.values()))
-    if lacks_labels(images) or not run.roles:  # the rest compare it with its teacher
+    if lacks_labels(images):
+        return ("clean", "cost", *(["embedding"] if sets.classified else []))
+    if not run.roles:  # the rest compare it with its teacher
         return ("clean", "cost")
     if is_dense(images):  # the rest are of one answer per image
         return ("clean", "scenes", "cost")

@@ -21,7 +21,7 @@ from antishortcut.data.splits import files_of, fingerprint, hold_out, limited
 from antishortcut.data.unlabelled import list_unlabelled, open_unlabelled, with_unlabelled
 from antishortcut.errors import UserError, first_line, suggest
 from antishortcut.fileio import expanded
-from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet, is_dense, lacks_labels
+from antishortcut.types import UNLABELLED, AnySet, DataSplits, FileSet, ImageSet, is_dense, lacks_labels
 
 OWN = ("folder", "groups", "wds", "hf", "unlabelled")  # data sets of your own, whose images may have any size
 WITH_PATH = (*OWN, "shortcut")  # data sets that are named with their path: folder:PATH
@@ -68,7 +68,7 @@ def open_sets(
     `root` None means $ANTISHORTCUT_DATA, or ./data without it. `seed` decides splits and limits (and the embedded
     images): use the same one for runs that are compared. Limits are class-balanced and apply after the split. `val` is
     the data set's own validation images if it has any, else `val_fraction` of the training images. `unlabelled`: a
-    folder whose images are trained on too; limits do not count them.
+    folder whose images are trained on too; limits do not count them. options["classes"] = 0 leaves the classes out.
     """
     raw, place = find(name, root, seed=seed, download=download, image_size=image_size, options=options)
     limits = {"train_limit": train_limit, "test_limit": test_limit}
@@ -84,8 +84,32 @@ def open_sets(
         mark = hashlib.sha256(f"{mark} {own}".encode()).hexdigest()[:16]
         hashed = hashed if times == "content" else times if hashed == "content" else f"{hashed} and {times}"
     tests = {key: splits[f"test {key}"] for key in raw.tests}
-    sets = splits["train"], splits.get("val"), tests
-    return DataSplits(name, raw.classes, raw.image_size, *sets, mark, hashed, note, labelled)
+    parts = splits["train"], splits.get("val"), tests
+    sets = DataSplits(name, raw.classes, raw.image_size, *parts, mark, hashed, note, labelled)
+    return _images_alone(sets) if leaves_classes_out(name, options) else sets
+
+
+def leaves_classes_out(name: str, options: Mapping[str, float] | None) -> bool:
+    """Whether a labelled data set is used without its classes: options["classes"] = 0."""
+    return "classes" in (options or {}) and name.partition(":")[0] != "unlabelled"
+
+
+def without_labels(images: AnySet) -> AnySet:
+    if is_dense(images):
+        raise UserError("data.options.classes = 0 leaves out the classes of images; here every pixel has one")
+    return replace(images, label=torch.full_like(images.label, UNLABELLED))
+
+
+def _images_alone(sets: DataSplits) -> DataSplits:
+    """The same images for networks without a classifier; evaluations of embeddings read the classes."""
+    tests = {name: without_labels(images) for name, images in sets.tests.items()}
+    val = None if sets.val is None else without_labels(sets.val)
+    whole, part = (
+        hashlib.sha256(f"{mark} without classes".encode()).hexdigest()[:16]
+        for mark in (sets.fingerprint, sets.labelled)
+    )
+    images = replace(sets, train=without_labels(sets.train), val=val, tests=tests)
+    return replace(images, classes=(), fingerprint=whole, labelled=part, classified=sets)
 
 
 def beside(raw: RawDataset, unlabelled: str) -> FileSet:
@@ -108,6 +132,10 @@ def find(
 ) -> tuple[RawDataset, Path]:
     """The data set of that name, nothing decoded yet, and the data root."""
     kind, _, path = name.partition(":")
+    if leaves_classes_out(name, options):
+        options = dict(options or {})
+        if (count := options.pop("classes")) != 0:
+            raise UserError(f"{name} has classes of its own; data.options.classes is 0, without them, not {count:,g}")
     if kind == "shortcut":
         return _planted(path, root, seed, download, image_size, dict(options or {}))
     if kind not in DATASETS:

@@ -5,6 +5,7 @@ random transform does is fixed by that, and augmentation is left to training.
 """
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -23,20 +24,28 @@ from antishortcut.progress import ProgressBar
 
 SPLITS = ("train", "val", "test")
 IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels", "fine_label")  # keys of items that are dicts
+ROOM = 1_000  # images after which the room on the disk is looked at again
+ENDLESS = 1_000_000  # images of a data set without a length
 EXPECTED = "each item is wanted as (image, class number), or a dict with image and label"
 
 
-def write_folder(data: Any, below: Path, quiet: bool = False) -> Path:
-    """Write the images of a data set, of (train, test), or of {"train": …, "val": …, "test": …}; returns the folder."""
+def write_folder(data: Any, below: Path, quiet: bool = False, labelled: bool = True) -> Path:
+    """Write the images of a data set, of (train, test), or of {"train": …, "val": …, "test": …}; returns the folder.
+
+    labelled: without it items may be images alone, and labels are not read.
+    """
     splits = {name: _dataset(part) for name, part in _splits(data).items()}
+    if not labelled and len(splits) > 1:
+        raise UserError("data: images without labels are one Dataset or DataLoader; a tenth of them is held out")
     below.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".", dir=below))
     work.chmod(0o755)  # mkdtemp lets nobody else in
     try:
         digest, labels = hashlib.sha256(), set[int]()
         for name, images in splits.items():
-            labels |= _write_split(images, work / name, digest, f"reading the {name} images", quiet)
-        classes = _class_names(splits["train"], labels)
+            title = f"reading the {name} images"
+            labels |= _write_split(_read(images, labelled), images, work / name, digest, title, quiet)
+        classes = _class_names(splits["train"], labels) if labelled else ["images"]
         digest.update(repr(classes).encode(errors="replace"))
         for folder in work.glob("*/*"):
             folder.rename(folder.with_name(classes[int(folder.name[1:])]))
@@ -78,17 +87,24 @@ def _items(images: Any) -> Iterator[Any]:
     yield from (images[at] for at in range(len(images)))
 
 
-def _write_split(images: Any, folder: Path, digest: Any, title: str, quiet: bool) -> set[int]:
+def _write_split(
+    items: Iterator[tuple[Image.Image, int]], images: Any, folder: Path, digest: Any, title: str, quiet: bool
+) -> set[int]:
     """Files folder/<class number>/<index>.png; returns the class numbers."""
-    total, labels = len(images) if hasattr(images, "__len__") else 0, set[int]()
+    total, labels, seen = len(images) if hasattr(images, "__len__") else 0, set[int](), set[int]()
     with ProgressBar(title, total, quiet) as bar:
-        for at, (image, label) in enumerate(_read(images)):
-            if at == 0:
-                _require_room(image, total, folder.parent)
+        for at, (image, label) in enumerate(items):
+            if at % ROOM == 0:
+                _require_room(image, total - at if total else ROOM, folder.parent)
+            if at >= (total or ENDLESS) or (not total and at >= ROOM and 2 * len(seen) < at):
+                text = f"its length is {total:,}" if total else f"{len(seen):,} different ones, and it has no length"
+                raise UserError(f"data: {type(images).__name__} gives more than {at:,} images ({text}); does it end?")
             path = folder / f"#{label}" / f"{at:07d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             image.save(path, compress_level=1)
-            digest.update(f"{folder.name} {label} {image.mode} {image.size}".encode() + image.tobytes())
+            content = f"{folder.name} {label} {image.mode} {image.size}".encode() + image.tobytes()
+            digest.update(content)
+            seen.add(hash(content))
             labels.add(label)
             bar.update(at + 1, {})
     if not labels:
@@ -96,30 +112,42 @@ def _write_split(images: Any, folder: Path, digest: Any, title: str, quiet: bool
     return labels
 
 
-def _read(images: Any) -> Iterator[tuple[Image.Image, int]]:
-    try:
-        for at, item in enumerate(_items(images)):
-            yield _pair(item, at)
-    except UserError:
-        raise
-    except (TypeError, IndexError, KeyError) as error:
-        raise UserError(f"data: {type(images).__name__} cannot be read ({first_line(error)}); {EXPECTED}") from error
+def _read(images: Any, labelled: bool) -> Iterator[tuple[Image.Image, int]]:
+    items, name = _items(images), type(images).__name__
+    for at in itertools.count():
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except Exception as error:  # whatever a user's code raises, which is its cause
+            problem = f"{type(error).__name__}: {first_line(error)}"
+            raise UserError(f"data: item {at} of {name} cannot be read: {problem}") from error
+        yield _pair(item, at, labelled)
 
 
-def _pair(item: Any, at: int) -> tuple[Image.Image, int]:
+def _pair(item: Any, at: int, labelled: bool) -> tuple[Image.Image, int]:
     if isinstance(item, Mapping):
-        image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS))
-    elif isinstance(item, tuple | list) and len(item) >= 2:
-        image, label = item[0], item[1]
-    else:
+        found = [next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS)]
+        if any(part is None for part in found[: 1 + labelled]):
+            raise UserError(f"data: item {at} has {', '.join(map(str, item))}; {EXPECTED}")
+        image, label = found
+    elif isinstance(item, tuple | list) and len(item) > labelled:
+        image, label = item[0], item[1] if labelled else None
+    elif labelled:
         raise UserError(f"data: item {at} is a {type(item).__name__}; {EXPECTED}")
+    else:
+        image, label = item, None
+    return _picture(image, at), _number(label, at) if labelled else 0
+
+
+def _number(label: Any, at: int) -> int:
     try:
-        number = label if isinstance(label, int) else int(label.item())  # type: ignore[union-attr]
+        number = label if isinstance(label, int) else int(label.item())
         if number < 0 or number != label:
             raise ValueError
     except (AttributeError, ValueError, RuntimeError, TypeError):
         raise UserError(f"data: the label of item {at} is {short_repr(label)}, not a class number from 0") from None
-    return _picture(image, at), number
+    return number
 
 
 def _picture(image: Any, at: int) -> Image.Image:

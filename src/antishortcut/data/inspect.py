@@ -18,7 +18,7 @@ from PIL import Image, ImageColor
 
 from antishortcut.data import contact_sheet as sheets
 from antishortcut.data import readers, segmentation
-from antishortcut.data.datasets import IN_MEMORY, OWN, beside, divided, find, held
+from antishortcut.data.datasets import IN_MEMORY, OWN, beside, divided, find, held, leaves_classes_out, without_labels
 from antishortcut.data.image_io import REPLACE, in_threads, is_remote, picture_at, size_of, stat
 from antishortcut.data.loader import Loader
 from antishortcut.data.planted import set_name
@@ -77,11 +77,14 @@ def open_finding(
     splits = divided(raw, seed=seed, **limits)
     if unlabelled is not None:
         splits["unlabelled"] = beside(raw, unlabelled)
+    classes = raw.classes
+    if leaves_classes_out(name, options):
+        splits, classes = {key: without_labels(images) for key, images in splits.items()}, ()
     named = {key.removeprefix("test "): images for key, images in splits.items()}
     kind, _, path = set_name(name).partition(":")
     note = readers.links_note(files_of(splits.values()), raw.base)
     if kind not in ("folder", "groups"):
-        return Finding(name, raw.classes, raw.image_size, named, note=note)
+        return Finding(name, classes, raw.image_size, named, note=note)
     folder = expanded(path)
     unused, unknown = _beside(folder, [raw.train, *raw.tests.values(), *([] if raw.val is None else [raw.val])])
     held, empty = "", list[str]()
@@ -90,7 +93,7 @@ def open_finding(
         held = "" if test is None else test.name
         if readers.part_of(folder, readers.TRAIN) is None:
             empty = [each for each in readers.folders(folder) if each not in raw.classes]
-    return Finding(name, raw.classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown, note)
+    return Finding(name, classes, raw.image_size, named, folder, held, tuple(empty), unused, unknown, note)
 
 
 def _beside(folder: Path, splits: Iterable[AnySet]) -> tuple[Counter[str], Counter[str]]:

@@ -38,6 +38,7 @@ _TINY_HINT = (
     "wnids.txt, words.txt"
 )
 _FOLDER_HINT = "expected train/<class>/<image> and val/<class>/<image>, or <class>/<image> right in the folder"
+_CLASS_HINT = "if {} is a class, give its folder another name"
 CLASSES = "classes.txt"
 TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")  # names of folders
 
@@ -148,7 +149,7 @@ def list_folder(folder: Path) -> RawDataset:
         return _undivided(folder)
     classes = folders(train)
     if not classes:
-        raise UserError(f"no class folders in {train}; {_FOLDER_HINT}")
+        raise UserError(f"no class folders in {train}; {_FOLDER_HINT}; {_CLASS_HINT.format(train.name)}")
     val, test = (None if held is None else _held(held, train, classes) for held in held_of(folder))
     images = listed([train / name for name in classes], _FOLDER_HINT)
     return RawDataset(classes, images, {} if test is None else {"test": test}, val, folder)
@@ -185,7 +186,7 @@ def _undivided(folder: Path) -> RawDataset:
     if not folder.is_dir():
         raise UserError(f"no folder {folder}{near_folder(folder) or f'; {_FOLDER_HINT}'}")
     if held := next((name for name in (*VAL, *TEST) if (folder / name).is_dir()), None):  # Valid may be a class
-        raise UserError(f"{folder} has {held}/ but no train/; {_FOLDER_HINT}")
+        raise UserError(f"{folder} has {held}/ but no train/; {_FOLDER_HINT}; {_CLASS_HINT.format(held)}")
     classes = tuple(name for name in folders(folder) if images_below(folder / name))
     if len(classes) < 2:
         below = [name for name in folders(folder) if part_of(folder / name, TRAIN) or len(folders(folder / name)) > 1]

@@ -75,7 +75,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
     ]
     if opened.sets is None:
         limits.append("Its data were not available at export: it was checked on noise.")
-    if not opened.names and not run.data.name.startswith("unlabelled:"):
+    if opened.classes and not opened.names and not run.data.name.startswith("unlabelled:"):
         limits.append("The names of its classes are not known.")
     sections = {
         "Scores": [

@@ -2,6 +2,7 @@
 # N images, M training images, C classes, D embedding, K neighbours
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from antishortcut.data import open_sets
 from antishortcut.data.segmentation import wants_labels
+from antishortcut.data.splits import take
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score
 from antishortcut.models import Network
-from antishortcut.types import DataSplits, lacks_labels
+from antishortcut.types import UNLABELLED, DataSplits, lacks_labels
 
 VERSION = 1
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # Wu et al. 2018, Caron et al. 2021
@@ -23,11 +25,11 @@ PENALTY, ITERATIONS = 1e-3, 200  # of the probe: half the squared length of its 
 
 
 def embedding(context: EvalContext) -> Iterator[Score]:
-    """Of the folder of --at embedding=FOLDER, or else of the data itself where it has labels."""
-    folder, sets = context.folder("embedding"), context.sets
+    """Of the folder of --at embedding=FOLDER, or else of those images of the data itself that have labels."""
+    folder, sets = context.folder("embedding"), context.sets.classified or context.sets
     if folder is not None:
         sets = open_sets(f"folder:{folder}", context.root, image_size=sets.image_size)
-    elif lacks_labels(sets.train):
+    elif lacks_labels(next(iter(sets.tests.values()))):
         raise UserError(f"embedding needs labelled images, and {sets.name} has none; add --at embedding=FOLDER")
     wants_labels("embedding", sets.train, of="image")
     if len(sets.classes) < 2:
@@ -37,6 +39,8 @@ def embedding(context: EvalContext) -> Iterator[Score]:
 
 
 def _embedding(sets: DataSplits, evaluated: EvaluatedRun) -> Mapping[str, Any]:
+    known = (sets.train.label != UNLABELLED).nonzero().flatten()
+    sets = replace(sets, train=take(sets.train, known))
     values = _values(sets, evaluated, evaluated.network)
     if evaluated.run.teacher is not None and evaluated.run.roles:
         teacher = evaluated.teachers("embedding").network("final")

@@ -172,6 +172,11 @@ def is_own(name: str) -> bool:
     return source is not None and source[0] is from_import
 
 
+def is_object(name: str) -> bool:
+    """Whether the network is a Python object, which has the outputs that it has."""
+    return name.startswith(f"{KIND}:")
+
+
 def published_classes(name: str) -> int:
     """The number of classes that a network's published weights know; 0 for those that only embed."""
     source, _, rest = name.partition(":")

@@ -21,7 +21,9 @@ from antishortcut.types import Features
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)  # which may compute logits
 LOGITS = ("logits", "out", "pred", "prediction", "output", "scores")  # usual names in dicts and objects
+EMBEDDINGS = ("embedding", "image_embeds", "pooler_output")  # the last two are of transformers
 EXPECTED = "expected float logits (batch, classes) or maps of them (batch, classes, h, w), alone, first or as 'logits'"
+EMBEDS = "data.options.classes = 0, method features"
 BLOCKS = 4  # stages of a plain transformer
 PREFIX = 16  # class and register tokens, at most
 SAME = 1e-4  # of the largest value: means that are taken in another order
@@ -269,22 +271,46 @@ def find_logits(output: Any, batch: int | None, classes: int | None, head: Tenso
         counts = f"{value.shape[1]} logits, but there are {classes} classes"
         raise UserError(
             f"the network returns {counts}; let its factory take num_classes and use it, "
-            f"or give it a classifier with {classes} outputs"
+            f"or give it a classifier with {classes} outputs, or learn its embedding: {EMBEDS}"
         )
     shapes = ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}".strip() for k, v in values.items())
     columns = f", none of them with {classes} columns" if len(values) > 1 and classes is not None else ""
-    raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}")
+    advice = f"; of a network that only embeds: {EMBEDS}" if columns else ""
+    raise UserError(f"the network returns {shapes or type(output).__name__}{columns}; {EXPECTED}{advice}")
 
 
 def returned_embedding(output: Any) -> Tensor:
-    """What a module without a classifier returns: under the name embedding, or first. (B, D)"""
-    values = entries(output)
-    value = values["embedding"] if isinstance(values.get("embedding"), Tensor) else first_tensor(output)
-    if value is None or value.ndim not in (2, 4) or not value.is_floating_point() or value.shape[1] == 0:
-        has = type(output).__name__ if value is None else f"{tuple(value.shape)} {value.dtype}"
-        expected = "expected an embedding (batch, width) or a map of it, alone, first or as 'embedding'"
-        raise UserError(f"the network returns {has.replace('torch.', '')} without a classifier; {expected}")
-    return value if value.ndim == 2 else value.mean(dim=(2, 3))
+    """What a module without a classifier returns: under a usual name, or the first vector or map, or tokens. (B, D)"""
+    values = {name: value for name, value in entries(output).items() if isinstance(value, Tensor)}
+    floats = {name: value for name, value in values.items() if value.is_floating_point() and 0 not in value.shape}
+    for sizes in ((2, 4), (3,)):
+        for name in (*EMBEDDINGS, *LOGITS, *floats):
+            if name in floats and floats[name].ndim in sizes:
+                value = floats[name]
+                return value if value.ndim == 2 else value.mean(dim=1 if value.ndim == 3 else (2, 3))
+    shapes = ", ".join(f"{tuple(value.shape)} {value.dtype}" for value in values.values()) or type(output).__name__
+    expected = "expected an embedding (batch, width) or a map of it, alone, first or as 'embedding'"
+    raise UserError(f"the network returns {shapes.replace('torch.', '')} without a classifier; {expected}")
+
+
+def count_logits(module: nn.Module, image: Tensor) -> int:
+    """For how many classes a network's outputs are, whatever it was told; 0 if it only embeds.
+
+    Logits have a usual name, or leave a linear layer or a convolution under no embedding's name.
+    """
+    paths = [path for path, part in module.named_modules() if isinstance(part, LAYERS)]
+    with silent(module), recorded(module, paths) as calls:
+        output = module(image)
+    layers = {call.output.data_ptr() for call in calls.values() if call.output is not None}
+    counts = {
+        name: value.shape[1]
+        for name, value in entries(output).items()
+        if isinstance(value, Tensor) and value.ndim in (2, 4) and (name in LOGITS or value.data_ptr() in layers)
+    }
+    count = next((counts[name] for name in (*LOGITS, *counts) if name in counts and "embed" not in name), 0)
+    known = getattr(module, "pretrained_cfg", None) or {}  # timm's, whose image towers end in CLIP's projection
+    tower = "clip" in known.get("architecture", "") and "ft_" not in known.get("tag", "")
+    return 0 if tower and count == known.get("num_classes") else count
 
 
 def find_heads(module: nn.Module, calls: Mapping[str, Call], logits: Tensor) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded, sha256
 from antishortcut.metrics import near_chance
 from antishortcut.models import Network, load_weights
-from antishortcut.models.external import find_source, is_own, published_classes
+from antishortcut.models.external import find_source, is_object, is_own, published_classes
+from antishortcut.models.feature_extractor import EMBEDS, FeatureExtractor, count_logits
 from antishortcut.models.weights import count_classes
 from antishortcut.run_dir import RunDir, read_json
 from antishortcut.tasks import build_task
@@ -85,17 +87,35 @@ def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
 
 
 def teacher_classes(teacher: TeacherSettings, image_size: int) -> int:
-    """How many classes a teacher trained elsewhere knows; 0 if it only embeds, or is your own and does not tell."""
-    file = imported_states(teacher)[-1].file
-    if file is None:
+    """How many classes a teacher trained elsewhere knows; 0 if it only embeds."""
+    file, model = imported_states(teacher)[-1].file, teacher.without_weights()
+    if file is None and not is_own(teacher.name):
         return published_classes(teacher.name)
-    try:
-        network = build_model(teacher.without_weights(), 2, image_size)
-    except UserError:
-        if not is_own(teacher.name):
-            raise
-        return 0
-    return count_classes(network, file)
+    if file is not None and not is_object(teacher.name):
+        try:
+            network = build_model(model, 2, image_size)
+        except UserError:
+            if not is_own(teacher.name):
+                raise
+        else:
+            return count_classes(network, file)
+    network = build_model(model, 0, image_size)  # its outputs are what they are
+    assert isinstance(network.body, FeatureExtractor)
+    image = torch.rand(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    return count_logits(network.body.module, network.resized(image))
+
+
+def only_embeds(teacher: TeacherSettings, classes: int, image_size: int) -> bool:
+    """Whether a teacher trained elsewhere has no classifier, neither for these classes nor for others."""
+    if teacher.final == PUBLISHED and ":" in teacher.name.partition(":")[2]:
+        return False  # hf-hub:owner/name, of which nothing is known before the download
+    if is_own(teacher.name) or is_object(teacher.name):
+        with suppress(UserError):
+            build_model(teacher.without_weights(), classes, image_size)
+            return False
+    with suppress(UserError):  # it is raised again when its weights are loaded
+        return teacher_classes(teacher, image_size) == 0
+    return False
 
 
 def import_teacher(
@@ -139,7 +159,15 @@ def _network(teacher: TeacherSettings, data: DataSplits) -> Network:
     """The teacher's network before files of weights are loaded; your own factory loads its published ones itself."""
     published = teacher.final == PUBLISHED
     model = teacher.without_weights().model_copy(update={"pretrained": published and not is_own(teacher.name)})
-    return build_model(model, len(data.classes), data.image_size)
+    network, count = build_model(model, len(data.classes), data.image_size), len(data.classes)
+    if model.pretrained and count:
+        settings = getattr(getattr(network.body, "module", None), "pretrained_cfg", None) or {}  # timm's
+        known = settings.get("num_classes") or published_classes(teacher.name)
+        if known != count:  # its classifier would be a random one
+            what = f"{known:,} outputs" if known else "no classifier"
+            advice = f"leave --final (teacher.final) out to fine-tune it, or learn its embedding: {EMBEDS}"
+            raise UserError(f"the published weights of {teacher.name} have {what}, your data {count} classes; {advice}")
+    return network
 
 
 def _colours(network: Network) -> str:

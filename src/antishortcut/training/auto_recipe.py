@@ -19,10 +19,11 @@ from antishortcut.config.recipe import TeacherSettings, recipe_from, rewind_leng
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.data.datasets import DATASETS
 from antishortcut.data.inspect import Finding, open_finding, usual_augment, usual_side
+from antishortcut.data.readers import TRAIN, held_of, part_of
 from antishortcut.errors import UserError, one_line, plural, suggest
 from antishortcut.fileio import expanded, near_folder
 from antishortcut.models.external import is_own, published
-from antishortcut.teachers.imported import teacher_classes
+from antishortcut.teachers.imported import only_embeds, teacher_classes
 from antishortcut.types import lacks_labels
 
 STEPS = 20_000  # target number of optimizer steps of a student, within EPOCHS
@@ -130,6 +131,7 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     if finding.empty:
         names = ", ".join(map(one_line, finding.empty[:3])) + ", …" * (len(finding.empty) > 3)
         counts += f"; left out, without images: {plural(len(finding.empty), 'folder')} ({names})"
+    counts += _layout(finding)
     augment = usual_augment(finding)
     lines = [
         RecipeLine("title", f"{request.teacher} → {request.student} on {request.data}"),
@@ -157,15 +159,21 @@ def plan_recipe(request: PairRequest, root: Path | None, overrides: Mapping[str,
     why = f"{unit} of its initial phase: 30 of 240"
     lines += [RecipeLine(f"methods.{name}.init", round(METHOD_INIT * length, 2), why) for name in INITIAL]
     lines = with_overrides(lines, overrides)
-    return _with_classes(lines, request, finding.image_size) if alone and CLASSES not in overrides else lines
+    return lines if CLASSES in overrides or finding.dense else _with_classes(lines, request, finding)
 
 
-def _with_classes(lines: list[RecipeLine], request: PairRequest, image_size: int) -> list[RecipeLine]:
-    """Images without labels have the classes of their teacher, or none if it only embeds."""
+def _with_classes(lines: list[RecipeLine], request: PairRequest, finding: Finding) -> list[RecipeLine]:
+    """Images without labels have the classes of their teacher. With a teacher that only embeds there are none."""
     teacher = recipe_from(to_toml(lines, ""), Path(request.name)).teacher
-    if teacher.final is None:
+    alone = lacks_labels(finding.splits["train"])
+    if alone and teacher.final is None:
         raise UserError(f"{request.data} has no labels to train a teacher with; name its weights: --final FILE")
-    count = teacher_classes(teacher, image_size)
+    if alone:
+        count = teacher_classes(teacher, finding.image_size)
+    elif teacher.final is not None and only_embeds(teacher, len(finding.classes), finding.image_size):
+        count = 0
+    else:
+        return lines
     why = "the teacher's" if count else "the teacher only embeds: --method features, a student without a classifier"
     at = max(number for number, line in enumerate(lines, start=1) if line.key.startswith("data."))
     return [*lines[:at], RecipeLine(CLASSES, count, why), *lines[at:]]
@@ -180,6 +188,17 @@ def with_overrides(lines: list[RecipeLine], overrides: Mapping[str, Any]) -> lis
         at = [number for number, line in enumerate(lines, start=1) if line.key.rpartition(".")[0] == section]
         lines.insert(at[-1] if at else len(lines), line)
     return lines
+
+
+def _layout(finding: Finding) -> str:
+    """How a folder's own split was read, and how many images stand beside it: train may be meant as a class."""
+    train = None if finding.base is None or finding.dense else part_of(finding.base, TRAIN)
+    if train is None or not finding.name.startswith("folder:"):
+        return ""
+    parts = [train.name, *(part.name for part in held_of(train.parent) if part is not None)]
+    text = f"; split by its folders {', '.join(parts)}, which are no classes"
+    left = sum(finding.unused.values())
+    return f"{text}; {plural(left, 'image')} beside them not read" if left else text
 
 
 def _may_hold_out(finding: Finding) -> bool:
