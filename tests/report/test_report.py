@@ -199,6 +199,17 @@ def test_seeds_that_differ_in_more_than_the_seed_are_noted(tmp_path: Path) -> No
     assert "The seeds of kd differ in more than the seed: optim.lr." in (tmp_path / "report.html").read_text()
 
 
+def test_seeds_trained_on_different_images_are_noted_wherever_their_mean_is(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        student(tmp_path / str(seed), "kd", seed, 0.5, fingerprint=f"{seed}")
+    report = build(tmp_path)
+    line = "The seeds of kd differ in more than the seed: fingerprint."
+    assert line in [note for table in report.tables(None) for note in table.below]
+    assert line in (tmp_path / "table.md").read_text()
+    assert line in report.summary(None)["notes"]
+    assert report.sentences[-1] == "Its runs were not all trained on the same images, so their numbers do not compare."
+
+
 def test_no_finished_student_still_makes_a_page(tmp_path: Path) -> None:
     (student(tmp_path / "kd-s1", "kd", 1, 0.5).path / "result.json").unlink()
     built = make_report(tmp_path)

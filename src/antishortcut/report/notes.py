@@ -62,8 +62,8 @@ def _grouped(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 
 def warnings(table: ResultTable) -> list[str]:
-    """What a reader must know before comparing."""
-    runs, students, result = table.runs, table.runs.students, list(table.suite_labels)
+    """What a reader of the page must know before comparing."""
+    runs, result = table.runs, list(table.suite_labels)
     few = runs.drawn.groups
     if len(few) < len(runs.groups):
         suites = ", ".join(dict.fromkeys(group[0].run.suite for group in few.values()))
@@ -71,6 +71,12 @@ def warnings(table: ResultTable) -> list[str]:
             f"Charts show {len(few)} of {len(runs.groups)} methods, those of {suites}; the tables show all. "
             "A report on one suite’s folder draws that suite."
         )
+    return [*result, *differences(runs)]
+
+
+def differences(runs: Collected) -> list[str]:
+    """Where runs that stand side by side were not trained, judged or computed alike."""
+    students, result = runs.students, list[str]()
     seeds = {method: _counted(_settings(group)).items() for method, group in runs.groups.items()}
     mixed = _grouped((", ".join(f for f, counts in each if len(counts) > 1), method) for method, each in seeds.items())
     for fields, methods in mixed.items():

@@ -187,7 +187,14 @@ def _sentences(one: Overview) -> list[str]:
     if all(scored.name == "hard" for scored in one.feared):
         lines.append(_probed(one))
     lines += _limits(one)
-    return [*lines, _seeds(one)]
+    return [*lines, _seeds(one), *_images(one)]
+
+
+def _images(one: Overview) -> list[str]:
+    compared = [student for name in (one.chosen, one.baseline) if name for student in one.groups[name]]
+    if len({student.run.fingerprint for student in compared}) == 1:
+        return []
+    return ["Its runs were not all trained on the same images, so their numbers do not compare."]
 
 
 def _numbers(one: Overview) -> str:

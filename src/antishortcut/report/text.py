@@ -13,7 +13,7 @@ from antishortcut.fileio import atomic_write
 from antishortcut.report import paper_comparison
 from antishortcut.report.collect import BASELINE
 from antishortcut.report.model_cost import size_table
-from antishortcut.report.notes import teacher_notes
+from antishortcut.report.notes import differences, teacher_notes
 from antishortcut.report.page import Figures
 from antishortcut.report.published import beside_published
 from antishortcut.report.reference_rows import reference_rows
@@ -91,13 +91,13 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
 
 
 def _notes(table: ResultTable) -> list[str]:
-    """Below the first table: random directions, where images come from, whether the teacher was ahead of labels."""
+    """Below the first table: random directions, where images come from, what differs, whether the teacher was ahead."""
     random = [f"{n}: a random direction has {table.random[n]:.3f}." for n in table.columns if n in table.random]
     sets = dict.fromkeys(split_column(name)[0] for name in table.columns)
     judged = " / ".join(dict.fromkeys(f"last, {student.eval_split} set" for student in table.runs.students))
     titles = {"training": judged}
     sources = [f"{titles.get(name, name)}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
-    return [*random, *sources, *teacher_notes(table.runs)]
+    return [*random, *sources, *differences(table.runs), *teacher_notes(table.runs)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Report:
         yield from _more(table, brief=True)
 
     def summary(self, columns: str | None) -> dict[str, Any]:
-        """For --json: `sentences`, `rows` (one per method), `differences`, `printed` (the paper's numbers), `runs` …
+        """For --json: `sentences`, `notes`, `rows` (one per method), `differences`, `printed` (in the paper), `runs` …
 
         Where there are any: `sweep`, `scatter`, `classes` (the IoU of each), `sizes` (parameters, latencies).
         """
@@ -137,6 +137,7 @@ class Report:
             more[key] = drawn[0][0].flat() if drawn else None
         return {key: value for key, value in more.items() if value} | {
             "sentences": self.sentences,
+            "notes": differences(runs),
             "rows": table.rows(),
             "references": [{"row": row.name} | row.values for row in reference_rows(table)],
             "differences": [one.flat() for one in table.differences],
