@@ -144,6 +144,7 @@ def test_what_cannot_be_loaded_is_one_line(student: RunDir, tmp_path: Path) -> N
         ({"model": "cnn-4-16"}, r"h/model.safetensors are of another network"),
         ({"mean": None, "options": None}, "export.json: damaged"),
         ({"options": {"colour": 1}}, "export.json: damaged"),
+        ({"names": ["one name"]}, "export.json: damaged"),
         *(({key: size}, "export.json: damaged") for key in ("classes", "image_size") for size in (-1, 10**19, 1e999)),
     ):
         write_json(place / "export.json", known | change)

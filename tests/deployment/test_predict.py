@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -82,6 +83,8 @@ def test_predict_command_reads_files_and_folders(student: RunDir, session: Sessi
     text = CliRunner().invoke(app, ["predict", str(student.path), str(paths[0]), "--top", "1"]).stdout
     (best, *_) = answer["images"][0]["top"]
     assert text == f"{paths[0]}: {best['class']} {best['confidence']:.1%}\n"
+    odd = paths[0].rename(tmp_path / "cat.jpg: ape 99.0%\nx.jpg")
+    assert len(CliRunner().invoke(app, ["predict", str(student.path), str(odd)]).stdout.splitlines()) == 1
 
 
 def test_what_cannot_be_predicted_is_one_line(student: RunDir, dense: RunDir, tmp_path: Path) -> None:
@@ -102,3 +105,16 @@ def test_what_cannot_be_predicted_is_one_line(student: RunDir, dense: RunDir, tm
         with pytest.raises(UserError, match=words) as caught:
             predict(model, image)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("classes", "["), ("classes", "7"), ("classes", '["one"]'), ("shorter_side", "x"), ("shorter_side", "-1")],
+)
+def test_an_onnx_file_with_odd_facts_is_one_line(large: RunDir, tmp_path: Path, key: str, value: str) -> None:
+    place = export(large, "onnx", None, out=tmp_path / "o").place / "model.onnx"
+    model = onnx.load(place)
+    next(fact for fact in model.metadata_props if fact.key == key).value = value
+    onnx.save(model, place)
+    with pytest.raises(UserError, match=r"model\.onnx: damaged"):
+        predict(place, photo(tmp_path / "photo.jpg"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antishortcut.api.arguments import use_hardware
+from antishortcut.config.schema import SIDE
 from antishortcut.errors import UserError
 from antishortcut.fileio import expanded, near_folder
 
@@ -112,13 +113,19 @@ def from_onnx(path: Path) -> Classifier:
     side = inputs["image"][-1] if list(inputs) == ["image"] else None
     if not isinstance(side, int) or len(outputs.get("logits", ())) != 2:
         raise no_classifier(path)
-    known = session.get_modelmeta().custom_metadata_map
-    classes = json.loads(known["classes"]) if "classes" in known else list(map(str, range(outputs["logits"][1])))
+    known, count = session.get_modelmeta().custom_metadata_map, outputs["logits"][1]
+    try:
+        classes = json.loads(known["classes"]) if "classes" in known else list(map(str, range(count)))
+        shorter_side = int(known.get("shorter_side", side))
+        if not isinstance(classes, list) or len(classes) != count or not side <= shorter_side <= SIDE:
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(f"{path}: damaged (its class names or size of images); asd export writes it again") from None
 
     def logits(image: Tensor) -> Tensor:
         return torch.from_numpy(session.run(["logits"], {"image": image.numpy()})[0])
 
-    return Classifier(logits, classes, side, int(known.get("shorter_side", side)))
+    return Classifier(logits, list(map(str, classes)), side, shorter_side)
 
 
 def no_classifier(model: str | Path) -> UserError:

@@ -104,7 +104,8 @@ def predict(
         return
     for prediction in predictions:
         answers = ", ".join(f"{one_line(answer['class'])} {answer['confidence']:.1%}" for answer in prediction["top"])
-        tell(f"{prediction['image']}: {answers}")
+        name = prediction["image"].replace("\n", r"\n")  # a line for each file, whatever its name
+        tell(f"{name}: {answers}")
 
 
 def report(
