@@ -107,14 +107,13 @@ def test_what_cannot_be_predicted_is_one_line(student: RunDir, dense: RunDir, tm
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("classes", "["), ("classes", "7"), ("classes", '["one"]'), ("shorter_side", "x"), ("shorter_side", "-1")],
-)
-def test_an_onnx_file_with_odd_facts_is_one_line(large: RunDir, tmp_path: Path, key: str, value: str) -> None:
-    place = export(large, "onnx", None, out=tmp_path / "o").place / "model.onnx"
-    model = onnx.load(place)
-    next(fact for fact in model.metadata_props if fact.key == key).value = value
-    onnx.save(model, place)
-    with pytest.raises(UserError, match=r"model\.onnx: damaged"):
-        predict(place, photo(tmp_path / "photo.jpg"))
+def test_an_onnx_file_with_odd_facts_is_one_line(large: RunDir, tmp_path: Path) -> None:
+    place, picture = export(large, "onnx", None, out=tmp_path / "o").place / "model.onnx", photo(tmp_path / "photo.jpg")
+    data = place.read_bytes()
+    odd = ("classes", "["), ("classes", "7"), ("classes", '["one"]'), ("shorter_side", "x"), ("shorter_side", "-1")
+    for key, value in odd:
+        model = onnx.load_from_string(data)
+        next(fact for fact in model.metadata_props if fact.key == key).value = value
+        onnx.save(model, place)
+        with pytest.raises(UserError, match=r"model\.onnx: damaged"):
+            predict(place, picture)
