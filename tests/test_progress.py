@@ -1,5 +1,7 @@
 """Progress lines may be lost, results may not: stderr on a full disk ends no training."""
 
+import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +23,24 @@ def test_a_line_tells_what_is_done_and_how_fast(
     with ProgressBar("teacher cnn s0", 100, images=64) as bar:  # begins at 0 s
         bar.update(50, {"task": 0.5})  # at 25 s
     assert capsys.readouterr().err.strip() == "teacher cnn s0: step 50/100, 128 images/s, 25 s left, task 0.500"
+
+
+def test_a_terminal_of_80_columns_shows_the_time_left_and_as_many_terms_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressBar("contrast+hint s1", 1000, images=64) as bar:
+        for step in (0, 500):
+            bar.update(step, {"task": 1.8, "contrast": 0.123, "hint": 12.345})
+    line = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).splitlines()[-1].split("contrast+hint s1")[-1]
+    assert re.search(r" 50% +-?[0-9:-]+ +[0-9,]+ images/s task 1\.800", line)
+    assert "…" not in screen.getvalue()
+    assert "hint 12" not in line
 
 
 @needs_full

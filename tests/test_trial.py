@@ -173,6 +173,26 @@ def test_segmentation_is_refused(tmp_path: Path) -> None:
         trying.open_files(Path("last.pt"), ["e.pt"], "dense-2", "camvid", {}, tmp_path, "cpu")
 
 
+def test_an_image_that_viewers_turn_is_shown_as_networks_read_it(trial: Trial, tmp_path: Path) -> None:
+    page = pytest.importorskip("antishortcut.api.trial_page", reason="needs antishortcut[app]")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation: a quarter turn
+    Image.linear_gradient("L").convert("RGB").save(tmp_path / "phone.png", exif=exif)
+    image = trying.dropped_image(trial, tmp_path / "phone.png")
+    assert image.turned
+    assert image.pixels[0, 0, 0].mean() < image.pixels[0, 0, -1].mean()  # dark above, as stored
+    said = page.html(trial, image, dict(UNCHANGED), "Grad-CAM")
+    assert "training does not turn images by EXIF" in said
+
+
+def test_a_map_with_nothing_on_it_says_so(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = pytest.importorskip("antishortcut.api.trial_page", reason="needs antishortcut[app]")
+    image = trying.image_of(trial, "iid", 0)
+    assert "speaks for this answer" not in page.html(trial, image, dict(UNCHANGED), page.NOWHERE)
+    monkeypatch.setitem(trying.WHERE, "Grad-CAM", lambda network, image, label: image[:, 0] * 0)
+    assert page.html(trial, image, dict(UNCHANGED), "Grad-CAM").count("nothing it sees speaks for this") == 3
+
+
 def test_an_image_that_cannot_be_read_is_one_line(trial: Trial, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no image")
     with pytest.raises(UserError, match=r"^cannot read the image bad\.png \(none of [^)]*\)$"):

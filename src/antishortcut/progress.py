@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 EVERY = 20.0  # seconds between plain lines
+BAR = 12  # characters of a bar at a terminal
+OTHERS = BAR + len(" 100% 0:00:00  ") + 1  # and of what else stands in its line beside title and terms
 REDRAW = 0.5  # seconds between two states of a notebook's bar
 
 
@@ -57,11 +59,11 @@ class ProgressBar:
             self.cell = ipython.display(ipython.HTML(self._html(0, "")), display_id=True)
         elif not quiet and sys.stderr.isatty():
             from rich import markup
-            from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-            columns = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
-            terms = TextColumn("{task.fields[terms]}")
-            self.bar = Progress(*columns, terms, console=console(), transient=True)
+            what, terms = TextColumn("{task.description}"), TextColumn("{task.fields[terms]}")
+            columns = (what, BarColumn(BAR), TaskProgressColumn(), TimeRemainingColumn(), terms)
+            self.bar = Progress(*columns, console=console(), transient=True)
             self.task = self.bar.add_task(markup.escape(printable(title)), total=total, terms="")
 
     def __enter__(self) -> Self:
@@ -89,7 +91,7 @@ class ProgressBar:
         if self.images and seconds > 0:
             speed = f"{self.images * (step - self.first) / seconds:,.0f} images/s"
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, terms=f"{speed} {text}".strip())
+            self.bar.update(self.task, completed=step, terms=self._fitting(speed, terms))
         elif self.cell is not None:
             if time.monotonic() - self.last > REDRAW:
                 self.last = time.monotonic()
@@ -98,6 +100,16 @@ class ProgressBar:
             self.last = time.monotonic()
             left = f"{seconds / max(step - self.first, 1) * (self.total - step):.0f} s left"
             self.say(", ".join(filter(None, (f"step {step}/{self.total}", speed, left, text))))
+
+    def _fitting(self, speed: str, terms: dict[str, float]) -> str:
+        """As much as a line has room for beside title, bar, percentage and the time that is left."""
+        assert self.bar is not None
+        room, text = self.bar.console.width - len(printable(self.title)) - OTHERS, speed
+        for name, value in terms.items():
+            if len(longer := f"{text} {name} {value:.3f}".strip()) > room:
+                break
+            text = longer
+        return text
 
     def _draw(self, step: int, text: str) -> None:
         if self.cell is not None:

@@ -81,6 +81,8 @@ def test_a_person_tries_the_networks(browser: Browser, suite: Path, address: str
     (tmp_path / "bad.png").write_text("no image")
     page.set_input_files("#drop input[type=file]", tmp_path / "bad.png")
     expect(page.get_by_text("cannot read the image bad.png")).to_be_visible()
+    page.set_input_files("#drop input[type=file]", tmp_path / "own.png")  # there is room for the next
+    expect(cards.first).to_contain_text("An image of yours")
     assert [line for line in result.said if line.startswith("error")] == []
     assert {url.split("/")[2] for url in result.asked if url.startswith("http")} == {address.split("/")[2]}
     page.context.close()

@@ -3,12 +3,16 @@
 import re
 from pathlib import Path
 
+import numpy as np
+
 from antishortcut.report import make_report
 from antishortcut.report.collect import collect
 from antishortcut.report.first_screen import TURNS, FirstScreen, NetworkAnswer, first_screen, turn
 from antishortcut.report.glossary import Glossary
 from antishortcut.report.reader import Notes
+from antishortcut.report.score_figures import leaning_figures
 from antishortcut.report.table import ResultTable
+from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import HOSTILE, TEACHER, maps, score, student
 
 CLASSES = [HOSTILE, "b", "c"]
@@ -89,6 +93,44 @@ def test_students_of_another_teacher_or_with_a_damaged_file_are_left_out(tmp_pat
     (card,) = screen(folder, notes).cards
     assert [each.network for each in card.answers] == ["T_early", "T_final", "kd"]
     assert [note.run for note in notes.skipped] == ["asd/artifacts/maps.npz"]
+
+
+def test_a_map_with_nothing_on_it_says_so(tmp_path: Path) -> None:
+    folder = suite(tmp_path, [0], [1], early=[0], final=[0])
+    path = folder / "kd" / "artifacts" / "maps.npz"
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    arrays["grad_cam"][0] = 0  # of "own"
+    np.savez(path, **arrays)
+    make_report(folder)
+    page = (folder / "report.html").read_text()
+    assert page.count("nothing speaks for it</span>") == 1
+    assert 'aria-label="kd: </script' not in page
+    assert "75 % sure. Nothing it sees speaks for this answer" in page
+
+
+def test_probes_are_drawn_beside_the_teacher_and_explained_where_they_stand(tmp_path: Path) -> None:
+    folder = suite(tmp_path, [0], [0], early=[0], final=[0])
+    for name, grey in (("kd", 0.4), ("asd", 0.6)):
+        networks = {
+            role: {"whole": {"accuracy": 0.9}, "grey-100": {"accuracy": value, "agreement": 0.5}}
+            for role, value in (("own", grey), ("early", 0.2), ("final", 0.7))
+        }
+        values = {"needs_colour": 0.9 - grey, "needs_colour_final": 0.2}
+        score(RunDir(folder / name), "probes", values, networks=networks)
+    (figure,) = (each for each in leaning_figures(ResultTable(collect(folder))) if each.name == "probes")
+    (panel,) = figure.panels
+    assert {(row["method"], row["probe"]): row["value"] for row in panel.data["probes"]} == {
+        ("kd", "as they are"): 0.9, ("kd", "100 % of the colour gone"): 0.4,
+        ("asd", "as they are"): 0.9, ("asd", "100 % of the colour gone"): 0.6,
+    }  # fmt: skip
+    assert [row["value"] for row in panel.data["probes_final"]] == [0.9, 0.7]
+    assert [row["value"] for row in panel.data["probes_early"]] == [0.9, 0.2]
+    assert all(f"{word}: " in figure.note for word in ("Needs colour", "Texture share", "Surround share"))
+    make_report(folder)
+    page = (folder / "report.html").read_text()
+    assert 'Probes are explained <a href="#leaning">below</a>' in page
+    assert (folder / "figures" / "probes.png").stat().st_size > 5_000
 
 
 def test_without_maps_the_command_is_named(tmp_path: Path) -> None:

@@ -118,10 +118,31 @@ def test_no_feared_set(tmp_path: Path) -> None:
     assert how.startswith("Nothing is scored yet where a shortcut would fail: asd evaluate RUN --on probes, or --on")
     assert last == ONE_SEED
     score(folder, "hard", {"hard_accuracy": 0.4})
-    score(folder, "probes", {"texture_share": 0.49, "texture_share_final": 0.46})
+    leans = {"texture_share": 0.49, "needs_colour": 0.5, "surround_share": 0.2}
+    score(folder, "probes", leans, count=2000)
+    assert "it leans on texture (0.49), needs colour (0.50) and looks at the surround (0.20)." in " ".join(
+        summarise(tmp_path / "P2")
+    )
+    final = {"texture_share_final": 0.46, "needs_colour_final": 0.44, "surround_share_final": 0.3}
+    score(folder, "probes", leans | final, count=2000)
     first, probed, _ = summarise(tmp_path / "P2")
     assert first == "On ordinary images asd is right in 90 %, on those that T_early gets wrong in 40 %."
-    assert "texture share is 0.49, that of its teacher 0.46" in probed
+    assert probed == (
+        "Beside its teacher it leans on texture about as much (0.49 to 0.46), needs colour more (0.50 to 0.44) and "
+        "looks at the surround less (0.20 to 0.30)."
+    )
+    score(folder, "probes", leans | final, count=25)
+    assert summarise(tmp_path / "P2")[1].count("about as much") == 3  # so few images cannot tell
+
+
+def test_of_few_images_how_much_is_luck(tmp_path: Path) -> None:
+    folder = scored(tmp_path, "asd", 1, 0.5, 0.3)
+    for count, said in ((99, "14"), (32, "24")):
+        score(folder, "iid", {"accuracy": 0.5}, count=count)
+        few = f"Only {count} test images: a difference of less than {said} points may be luck."
+        assert summarise(tmp_path / "P2")[1:] == [few, ONE_SEED]
+    score(folder, "iid", {"accuracy": 0.5}, count=100)
+    assert summarise(tmp_path / "P2")[1:] == [ONE_SEED]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from antishortcut.api.scoring import eval_context
 from antishortcut.data import Loader, order
 from antishortcut.data.corruptions import corrupt
 from antishortcut.data.datasets import held
-from antishortcut.data.image_io import REPLACE
+from antishortcut.data.image_io import REPLACE, picture_at
+from antishortcut.data.inspect import turned
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import take
 from antishortcut.errors import UserError
@@ -94,6 +95,7 @@ class TrialImage:
     label: str | None = None
     of: str | None = None  # the set; None of an image that was dropped
     index: int = 0  # its place in the set
+    turned: bool = False  # a viewer would turn it
 
 
 class Answer(NamedTuple):
@@ -202,7 +204,8 @@ def dropped_image(trial: Trial, path: Path) -> TrialImage:
     """Any image file, resized and cropped as those of the test sets."""
     one = FileSet((path,), torch.tensor([UNLABELLED]))
     try:
-        return TrialImage(_pixels(held(one, trial.image_size, None), trial.image_size))
+        pixels = _pixels(held(one, trial.image_size, None), trial.image_size)
+        return TrialImage(pixels, turned=turned(picture_at(one, 0)))
     except UserError as error:  # which names the copy that was uploaded
         raise UserError(str(error).replace(str(path), path.name).removesuffix(REPLACE)) from None
 

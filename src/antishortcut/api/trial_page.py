@@ -43,8 +43,8 @@ CSS = """
 .side > * { flex-grow: 0 !important; }
 #answers { position: sticky; top: 0; z-index: 40; padding: 0 0 .5rem; background: var(--body-background-fill); }
 .said { margin: 0; padding: .4rem 0; font-weight: 600; }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: .75rem; }
-.cards article { min-width: 0; padding: .6rem; border: 1px solid var(--border-color-primary); border-radius: 8px;
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: .75rem; }
+.cards article { min-width: 0; max-width: 240px; padding: .6rem; border: 1px solid var(--border-color-primary); border-radius: 8px;
   background: var(--background-fill-primary); }
 .cards h2 { margin: 0 0 .4rem; font-size: .95rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .cards img { display: block; width: 100%; aspect-ratio: 1; border-radius: 4px; image-rendering: pixelated; }
@@ -71,6 +71,7 @@ def html(trial: Trial, image: TrialImage, settings: dict[str, Any], where: str) 
     said = answers(trial, pixels, "" if where == NOWHERE else where)
     source = "An image of yours" if image.of is None else f"{image.of}, image {image.index + 1:,}"
     facts = [source] + ([f"its class is {image.label}"] if image.label else [])
+    facts += ["shown as it is stored: training does not turn images by EXIF either"] if image.turned else []
     first = {one.top[0][0] for one in said}
     verdict = f"All answer {next(iter(first))}." if len(first) == 1 else f"They give {len(first)} different answers."
     cards = [_card("The image", _img(picture(pixels), "The image as the networks see it"), f"<p>{_lines(facts)}</p>")]
@@ -81,7 +82,10 @@ def html(trial: Trial, image: TrialImage, settings: dict[str, Any], where: str) 
             for name, share in one.top
         )
         seen = "The image" if one.heat is None else "The image, bright where it looks"
-        cards.append(_card(one.network, _img(picture(pixels, one.heat), f"{one.network}: {seen}"), f"<ol>{rows}</ol>"))
+        below = f"<ol>{rows}</ol>"
+        if one.heat is not None and not one.heat.any():
+            below += "<p>An empty map: nothing it sees speaks for this answer.</p>"
+        cards.append(_card(one.network, _img(picture(pixels, one.heat), f"{one.network}: {seen}"), below))
     region = '<div class="cards" role="region" aria-label="Answers of every network" tabindex="0">'
     return f'<p class="said" role="status">{escape(verdict)}</p>{region}{"".join(cards)}</div>'
 
@@ -172,8 +176,8 @@ def build(trial: Trial) -> gr.Blocks:
         differ.click(told(next_different), [image, of], [image, note], **same).success(**undo).then(**look)
         empty = {"fn": lambda: None, "outputs": file} | same  # ready for the next image
         dropped = file.upload(told(lambda path: dropped_image(trial, Path(path))), file, image, **same)
-        dropped.success(**look)
-        dropped.then(**empty)
+        dropped.success(**look).then(**empty)
+        dropped.failure(**empty)
         save.click(told(keep), [image, *changes], note, **same)
     return page
 

@@ -181,10 +181,11 @@ def _facts(images: AnySet, at: int) -> ImageFacts:
         picture = picture_at(images, at)
     person = b"%dx%d" % picture.size  # exact copies are equal, whatever their format
     digest = hashlib.blake2b(picture.tobytes(), digest_size=16, person=person).digest()
-    return ImageFacts(picture.size, digest, _turned(picture), counts)
+    return ImageFacts(picture.size, digest, turned(picture), counts)
 
 
-def _turned(picture: Image.Image) -> bool:
+def turned(picture: Image.Image) -> bool:
+    """Whether viewers show it otherwise than it is stored, by its EXIF."""
     try:
         return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
     except Exception:  # damaged EXIF can raise anything, and training does not read it

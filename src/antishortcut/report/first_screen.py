@@ -46,6 +46,7 @@ SCENE = (
     "mistakes most often, and the share of pixels it gets right. Point at another, choose it, or tap the picture."
 )
 SCENES = 8
+NOTHING = "Nothing it sees speaks for this answer"
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ class NetworkAnswer:
     right: bool | None  # None of pixels
     heat: str  # data URI of a PNG that darkens what it does not look at; of pixels, their classes in colours
     method: str | None  # of a student, so that its checkbox hides it
+    empty: bool = False  # nothing on the map
 
     @property
     def words(self) -> str:
         if self.right is None:
             return f"{self.network}: {self.answer}, {100 * self.confidence:.0f} % of the pixels right. Show its classes"
         said = f"{self.answer}, {'right' if self.right else 'wrong'}, {100 * self.confidence:.0f} % sure"
-        return f"{self.network}: {said}. Show where it looks"
+        return f"{self.network}: {said}. {NOTHING if self.empty else 'Show where it looks'}"
 
 
 @dataclass(frozen=True)
@@ -187,9 +189,9 @@ class SavedMaps:
     def _answer(self, row: int, at: int, title: str) -> NetworkAnswer:
         top = int(self.arrays["top"][row, at, 0])
         (confidence,) = numbers([float(self.arrays["confidence"][row, at, 0])])
-        heat, right = darkened(self.arrays["grad_cam"][row, at]), top == int(self.arrays["label"][at])
+        heat, right = self.arrays["grad_cam"][row, at], top == int(self.arrays["label"][at])
         method = None if title in TEACHER.values() else self.method
-        return NetworkAnswer(title, self.class_name(top), confidence, right, heat, method)
+        return NetworkAnswer(title, self.class_name(top), confidence, right, darkened(heat), method, not heat.any())
 
     def picture(self, name: str) -> Picture:
         ends = [0, *(int(end) for end in self.arrays["jpeg_end"])]

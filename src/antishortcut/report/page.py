@@ -28,7 +28,7 @@ from antishortcut.report.frontier import frontier_figure
 from antishortcut.report.glossary import Glossary
 from antishortcut.report.mechanism_figures import direction_figures, embedding_figures, mechanism_figures
 from antishortcut.report.model_cost import size_table
-from antishortcut.report.reader import MECHANISM, Directions, Notes, Skipped, readable
+from antishortcut.report.reader import MECHANISM, PROBES, Directions, Notes, Skipped, readable
 from antishortcut.report.reference_rows import reference_rows
 from antishortcut.report.scatter import PICKS, ScatterAnalysis
 from antishortcut.report.segmentation_figures import Gallery, class_tables, galleries
@@ -114,6 +114,7 @@ def render(table: ResultTable, drawn: Figures) -> str:
         printed_head=paper_comparison.HEAD,
         printed_explanation=paper_comparison.EXPLANATION,
         picks=PICKS,
+        probe_columns=sets.get(PROBES, []),
         sets={name: columns for name, columns in sets.items() if not name.startswith(MECHANISM)},
         views={name.partition(" ")[2]: c for name, c in sets.items() if name.startswith(f"{MECHANISM} ")},
         classes=class_tables(runs),

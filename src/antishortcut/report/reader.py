@@ -20,7 +20,8 @@ LOG = 2**30  # bytes of metrics.jsonl
 MANY = 2_000  # lines of metrics.jsonl; of a longer file all evaluations and every n-th step are read
 HUGE = 1e150  # the squares of larger numbers overflow
 BINS = 120  # points of a loss curve
-CORRUPTIONS, GROUPS, MECHANISM, SCENES, COST = "corruptions", "groups", "mechanism", "scenes", "cost"
+CORRUPTIONS, GROUPS, MECHANISM, SCENES = "corruptions", "groups", "mechanism", "scenes"
+COST, PROBES = "cost", "probes"
 SEVERITIES = 5
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 DIRECTION_KINDS = ("displaced", "abandoned")
@@ -174,6 +175,7 @@ class Scores:
     references: dict[str, str] = field(default_factory=dict)  # set → the run that its relative scores are relative to
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
+    probes: dict[str, dict[str, float]] = field(default_factory=dict)  # own, early, final → probe → accuracy
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not there
     confusion: dict[str, Confusion] = field(default_factory=dict)  # set → its matrix
     mistakes: dict[str, list[Mistake]] = field(default_factory=dict)  # set → the surest first
@@ -217,6 +219,9 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
     if name == GROUPS:
         groups = {f"{key} ({one['count']})": one["accuracy"] for key, one in saved.get("groups", {}).items()}
         scores.groups = finite(groups)
+    if name == PROBES:
+        networks = saved.get("networks", {}).items()
+        scores.probes = {role: finite({key: one["accuracy"] for key, one in each.items()}) for role, each in networks}
     classes = {key: number(value) for key, value in (saved.get("classes") or {}).items()}
     if any(value is not None for value in classes.values()):
         scores.classes[name] = classes

@@ -9,9 +9,21 @@ import altair as alt
 from antishortcut.report import charts
 from antishortcut.report.charts import BAR, ONE, Figure, Panel, Rows, add_lines, base, mean_texts, means, tooltips
 from antishortcut.report.collect import BASELINE, Collected, StudentRun
-from antishortcut.report.reader import CORRUPTIONS, SEVERITIES
+from antishortcut.report.reader import CORRUPTIONS, PROBES, SEVERITIES
+from antishortcut.report.reference_rows import chance_value
 from antishortcut.report.table import CORRUPTION_KINDS, ResultTable, better, heading, split_column, words
 
+PROBED = {  # the kind of a probe → in words, with its strength
+    "whole": "as they are",
+    "shuffle": "{0} × {0} patches shuffled",
+    "blur": "blurred by {0} %",
+    "edges": "outlines after a blur of {0} %",
+    "grey": "{0} % of the colour gone",
+    "hue": "colours turned by {0}°",
+    "centre": "the central {0} % alone",
+    "surround": "the outer {0} % alone",
+}
+TEACHERS = {"final": "diamond", "early": "triangle-up"}
 MOST_GROUPS = 24  # groups of images drawn; the worst when there are more
 
 
@@ -67,7 +79,7 @@ def bar_panels(runs: Collected, name: str, titles: Mapping[str, str], score: str
 
 def leaning_figures(table: ResultTable) -> list[Figure]:
     """What students lean on."""
-    own = [*_sets(table), _decisions(table), _groups(table.runs), _attack(table.runs)]
+    own = [*_sets(table), _decisions(table), _probes(table.runs), _groups(table.runs), _attack(table.runs)]
     return [*own, _corruption_kinds(table), _severities(table.runs), _each_corruption(table.runs)]
 
 
@@ -116,6 +128,47 @@ def _decisions(table: ResultTable) -> Figure:
         "called by its shape, by its texture, and by neither; mean over seeds."
     )
     return Figure("decisions", "Shape or texture", note, panels, charts.CUES)
+
+
+def _probes(runs: Collected) -> Figure:
+    """Accuracy with one kind of evidence taken away: methods as dots, their teachers as marks, chance as a line."""
+
+    def rows(role: str, named: bool) -> Rows:
+        each = ((s, probe, value) for s in runs.students for probe, value in s.probes.get(role, {}).items())
+        points: Rows = [{"probe": _probe(probe), "value": value} | ({"method": s.method} if named else {})
+                        for s, probe, value in each]  # fmt: skip
+        return means(points)
+
+    own = rows("own", named=True)
+    order = [_probe(name) for s in runs.students for name in s.probes.get("own", {})]
+    layers: charts.Layers = (charts.dots(runs.methods, "probes", "probe", list(dict.fromkeys(order)), "accuracy"),)
+    data = {"probes": own} | ONE
+    for role, shape in TEACHERS.items():
+        if taught := rows(role, named=False):
+            name = f"probes_{role}"
+            mark = base(name).mark_point(shape=shape, size=90, stroke=charts.GREY, strokeWidth=2, opacity=1)
+            tips = tooltips("probe:N", value=".3f")
+            layers += (mark.encode(y=alt.Y("probe:N"), x=alt.X("value:Q"), tooltip=tips),)
+            data[name] = taught
+    chance = next((value for s in runs.students if (value := chance_value(s, f"{PROBES} accuracy"))), None)
+    layers = (charts.upright(chance), *layers) if chance is not None else layers
+    text = "; ".join(f"{row['method']}, {row['probe']}: {row['value']:.2f}" for row in own)
+    panel = Panel("probes", 20 * len(set(order)) + 20, layers, data, alt=text)
+    note = (
+        "Accuracy on the same test images with one kind of evidence taken away, mean over seeds: dots are methods, ◇ is "
+        "T_final, △ T_early, the dashed line chance. Three numbers in the tables sum it up, all of the images that a "
+        "network gets right as they are. Needs colour: the share it loses in grey. Texture share: what it keeps where "
+        "shape goes (shuffled) beside what it keeps where texture goes (blurred, outlines); above 0.5 it lives on "
+        "texture. Surround share: what it keeps by the outer part alone beside the centre alone. Any network loses "
+        "something on odd images: read each number against the teacher’s."
+    )
+    return Figure("probes", "With evidence taken away", note, [panel] if own else [], wide=True)
+
+
+def _probe(name: str) -> str:
+    """grey-50 in words."""
+    kind, _, strength = name.partition("-")
+    return PROBED.get(kind, name).format(strength)
 
 
 def _groups(runs: Collected) -> Figure:

@@ -13,7 +13,7 @@ from antishortcut.report.collect import BASELINE, Collected, StudentRun
 from antishortcut.report.reader import CORRUPTIONS
 from antishortcut.report.reference_rows import teacher_value
 from antishortcut.report.stats import Paired
-from antishortcut.report.table import ResultTable, better, leaves_zero_out, split_column
+from antishortcut.report.table import FEWEST, ResultTable, better, leaves_zero_out, split_column
 
 SUITES = 3  # that have a sentence; the tables have all
 ORDINARY = ("iid", "test")  # what data sets call their first test set
@@ -38,7 +38,8 @@ FEARED = {  # set and score → in words, the hardest evidence first; {cue} is w
     f"{CORRUPTIONS} mce": "under the strongest corruptions",
     "hard hard_accuracy": "on those that T_early gets wrong",
 }
-NEAR = 0.05  # above chance: such a teacher knows nothing there
+LEANS = {"texture_share": "leans on texture", "needs_colour": "needs colour", "surround_share": "looks at the surround"}
+NEAR = 0.05  # above chance: such a teacher knows nothing there; between shares of probes: as good as equal
 SAME = 0.01  # states that differ by less on every set are taken as one
 
 
@@ -187,7 +188,7 @@ def _sentences(one: Overview) -> list[str]:
     if all(scored.name == "hard" for scored in one.feared):
         lines.append(_probed(one))
     lines += _limits(one)
-    return [*lines, _seeds(one), *_images(one)]
+    return [*lines, *_few_images(one), _seeds(one), *_images(one)]
 
 
 def _images(one: Overview) -> list[str]:
@@ -241,11 +242,21 @@ def _pair(one: Overview, values: list[float | None]) -> str:
 def _probed(one: Overview) -> str:
     """What takes the place of a feared set: the probes, or how to have them."""
     values: Mapping[str, float] = one.groups[one.chosen][0].values
-    own, final = values.get("probes texture_share"), values.get("probes texture_share_final")
-    if own is None:
+    near = max(NEAR, 1 / math.sqrt(one.first.counts.get("probes") or math.inf))  # few images say little
+    parts, taught = [], False
+    for name, leans in LEANS.items():
+        own, final = values.get(f"probes {name}"), values.get(f"probes {name}_final")
+        if own is not None and final is not None:
+            how = "more" if own > final + near else "less" if own < final - near else "about as much"
+            parts.append(f"{leans} {how} ({own:.2f} to {final:.2f})")
+            taught = True
+        elif own is not None:
+            parts.append(f"{leans} ({own:.2f})")
+    if not parts:
         return f"{UNSCORED}: {HOW}." if one.metric == "accuracy" else f"{UNSCORED}."
-    beside = "" if final is None else f", that of its teacher {final:.2f}: read one against the other"
-    return f"With evidence taken away its texture share is {own:.2f}{beside}."
+    *most, last = parts
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return f"Beside its teacher it {listed}." if taught else f"With evidence taken away it {listed}."
 
 
 def _limits(one: Overview) -> list[str]:
@@ -272,6 +283,15 @@ def teacher_limits(scored: Iterable[tuple[str, float | None, float | None, float
     if not lines and gaps and max(gaps) < SAME:
         lines.append("T_early and T_final score the same: there is nothing early to keep away from.")
     return lines
+
+
+def _few_images(one: Overview) -> list[str]:
+    """How much is luck in a small test set: the 95 % interval of a difference of two shares."""
+    count, share = one.first.counts.get(one.ordinary.name), one.mean(one.chosen, one.ordinary)
+    if one.metric != "accuracy" or share is None or not count or count >= FEWEST:
+        return []
+    points = 100 * 1.96 * math.sqrt(2 * max(share * (1 - share), 0.05) / count)
+    return [f"Only {count:.0f} test images: a difference of less than {points:.0f} points may be luck."]
 
 
 def _seeds(one: Overview) -> str:
