@@ -35,13 +35,13 @@ ANY = re.compile(rf"(?<![\w+])({'|'.join(map(re.escape, sorted(TERMS, key=len, r
 
 
 class Glossary:
-    """Of one page: a filter that explains every term once."""
+    """Of one page: a filter that explains every term once, and keeps a number with its %."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
 
     def __call__(self, text: str) -> Markup:
-        parts = ANY.split(text)  # words and terms in turn
+        parts = ANY.split(text.replace(" %", "\u00a0%"))  # words and terms in turn
         return Markup("").join(self._term(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
     def _term(self, word: str) -> Markup:
