@@ -62,6 +62,10 @@ def scores(folder: RunDir, level: float, chance: random.Random, classes: str = L
     score(folder, "imagenet-r", renditions, source="official")
     score(folder, "attack", {"clean": 0.9, "1/255": 0.6 + 0.1 * level, "2/255": 0.4, "4/255": 0.2, "8/255": 0.05})
     corruptions(folder, level, chance)
+    kept = {"whole": 0.9, "shuffle-4": 0.5 - 0.2 * level, "grey-100": 0.8}
+    probed = {role: {probe: {"accuracy": max(0.0, value - lost)} for probe, value in kept.items()}
+              for role, lost in (("own", 0.0), ("early", 0.3), ("final", 0.1))}  # fmt: skip
+    score(folder, "probes", {"needs_colour": 0.1, "texture_share": 0.6 - 0.2 * level}, networks=probed)
     groups = {
         f"{name}, texture {fact}": {"accuracy": min(1, start + at / 90), "count": 90}
         for at, name in enumerate(classes)

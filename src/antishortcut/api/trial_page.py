@@ -44,8 +44,8 @@ CSS = """
 #answers { position: sticky; top: 0; z-index: 40; padding: 0 0 .5rem; background: var(--body-background-fill); }
 .said { margin: 0; padding: .4rem 0; font-weight: 600; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: .75rem; }
-.cards article { min-width: 0; max-width: 240px; padding: .6rem; border: 1px solid var(--border-color-primary); border-radius: 8px;
-  background: var(--background-fill-primary); }
+.cards article { min-width: 0; max-width: 240px; padding: .6rem; border: 1px solid var(--border-color-primary);
+  border-radius: 8px; background: var(--background-fill-primary); }
 .cards h2 { margin: 0 0 .4rem; font-size: .95rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .cards img { display: block; width: 100%; aspect-ratio: 1; border-radius: 4px; image-rendering: pixelated; }
 .cards ol { margin: .5rem 0 0; padding: 0; list-style: none; }

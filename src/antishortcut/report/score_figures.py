@@ -140,27 +140,27 @@ def _probes(runs: Collected) -> Figure:
         return means(points)
 
     own = rows("own", named=True)
-    order = [_probe(name) for s in runs.students for name in s.probes.get("own", {})]
-    layers: charts.Layers = (charts.dots(runs.methods, "probes", "probe", list(dict.fromkeys(order)), "accuracy"),)
+    order = list(dict.fromkeys(_probe(name) for s in runs.students for name in s.probes.get("own", {})))
+    layers: charts.Layers = (charts.dots(runs.methods, "probes", "probe", order, "accuracy"),)
     data = {"probes": own} | ONE
     for role, shape in TEACHERS.items():
         if taught := rows(role, named=False):
             name = f"probes_{role}"
             mark = base(name).mark_point(shape=shape, size=90, stroke=charts.GREY, strokeWidth=2, opacity=1)
             tips = tooltips("probe:N", value=".3f")
-            layers += (mark.encode(y=alt.Y("probe:N"), x=alt.X("value:Q"), tooltip=tips),)
+            layers += (mark.encode(y=alt.Y("probe:N", sort=order), x=alt.X("value:Q"), tooltip=tips),)
             data[name] = taught
     chance = next((value for s in runs.students if (value := chance_value(s, f"{PROBES} accuracy"))), None)
     layers = (charts.upright(chance), *layers) if chance is not None else layers
     text = "; ".join(f"{row['method']}, {row['probe']}: {row['value']:.2f}" for row in own)
-    panel = Panel("probes", 20 * len(set(order)) + 20, layers, data, alt=text)
+    panel = Panel("probes", 20 * len(order) + 20, layers, data, alt=text)
     note = (
-        "Accuracy on the same test images with one kind of evidence taken away, mean over seeds: dots are methods, ◇ is "
-        "T_final, △ T_early, the dashed line chance. Three numbers in the tables sum it up, all of the images that a "
-        "network gets right as they are. Needs colour: the share it loses in grey. Texture share: what it keeps where "
-        "shape goes (shuffled) beside what it keeps where texture goes (blurred, outlines); above 0.5 it lives on "
-        "texture. Surround share: what it keeps by the outer part alone beside the centre alone. Any network loses "
-        "something on odd images: read each number against the teacher’s."
+        "Accuracy on the same test images with one kind of evidence taken away, mean over seeds: dots are methods, ◇ "
+        "is T_final, △ T_early, the dashed line chance. Three numbers in the tables sum it up, all of the images that"
+        " a network gets right as they are. Needs colour: the share it loses in grey. Texture share: what it keeps "
+        "where shape goes (shuffled) beside what it keeps where texture goes (blurred, outlines); above 0.5 it lives "
+        "on texture. Surround share: what it keeps by the outer part alone beside the centre alone. Any network loses"
+        " something on odd images: read each number against the teacher’s."
     )
     return Figure("probes", "With evidence taken away", note, [panel] if own else [], wide=True)
 

@@ -188,7 +188,7 @@ def _sentences(one: Overview) -> list[str]:
     if all(scored.name == "hard" for scored in one.feared):
         lines.append(_probed(one))
     lines += _limits(one)
-    return [*lines, *_few_images(one), _seeds(one), *_images(one)]
+    return [*lines, " ".join([_seeds(one), *_few_images(one)]), *_images(one)]
 
 
 def _images(one: Overview) -> list[str]:
@@ -243,20 +243,28 @@ def _probed(one: Overview) -> str:
     """What takes the place of a feared set: the probes, or how to have them."""
     values: Mapping[str, float] = one.groups[one.chosen][0].values
     near = max(NEAR, 1 / math.sqrt(one.first.counts.get("probes") or math.inf))  # few images say little
-    parts, taught = [], False
-    for name, leans in LEANS.items():
-        own, final = values.get(f"probes {name}"), values.get(f"probes {name}_final")
-        if own is not None and final is not None:
-            how = "more" if own > final + near else "less" if own < final - near else "about as much"
-            parts.append(f"{leans} {how} ({own:.2f} to {final:.2f})")
-            taught = True
-        elif own is not None:
-            parts.append(f"{leans} ({own:.2f})")
-    if not parts:
+    known = {leans: own for name, leans in LEANS.items() if (own := values.get(f"probes {name}")) is not None}
+    if not known:
         return f"{UNSCORED}: {HOW}." if one.metric == "accuracy" else f"{UNSCORED}."
-    *most, last = parts
-    listed = f"{', '.join(most)} and {last}" if most else last
-    return f"Beside its teacher it {listed}." if taught else f"With evidence taken away it {listed}."
+    pairs = [(LEANS[name], values.get(f"probes {name}"), values.get(f"probes {name}_final")) for name in LEANS]
+    ways: dict[str, list[tuple[str, str]]] = {"more": [], "less": [], "about as much": []}
+    for leans, own, final in pairs:
+        if own is not None and final is not None:
+            way = "more" if own > final + near else "less" if own < final - near else "about as much"
+            ways[way].append((leans, f"{own:.2f} to {final:.2f}"))
+    parts = [
+        f"{_listed([leans for leans, _ in each])} {way} ({', '.join(numbers for _, numbers in each)})"
+        for way, each in ways.items()
+        if each
+    ]
+    if parts:
+        return f"Beside its teacher it {_listed(parts, ', ')}."
+    return f"With evidence taken away it {_listed([f'{leans} ({own:.2f})' for leans, own in known.items()])}."
+
+
+def _listed(words: list[str], last: str = " and ") -> str:
+    *most, end = words
+    return f"{', '.join(most)}{last}{end}" if most else end
 
 
 def _limits(one: Overview) -> list[str]:
