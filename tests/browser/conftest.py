@@ -18,6 +18,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+WAIT = 60_000  # milliseconds; a machine may be busy
 PHONE: ViewportSize = {"width": 390, "height": 844}
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 
@@ -33,8 +34,9 @@ class Opened:
 
 @pytest.fixture(scope="module", name="browser")
 def chromium() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=WAIT)
     with sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
@@ -49,7 +51,7 @@ def opened(
     ready: str = "body[data-drawn]",
 ) -> Opened:
     page = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce").new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(WAIT)
     result = Opened(page)
     page.on("console", lambda message: result.said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: result.said.append(f"error: {error}"))

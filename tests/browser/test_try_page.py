@@ -47,7 +47,7 @@ def address(suite: Path) -> Iterator[str]:
         assert found is not None
         yield found[1]
         server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 128 + signal.SIGINT
+        assert server.wait(120) == 128 + signal.SIGINT
 
 
 def test_a_person_tries_the_networks(browser: Browser, suite: Path, address: str, tmp_path: Path) -> None:

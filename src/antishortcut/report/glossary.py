@@ -17,7 +17,7 @@ TERMS = {
     "conflict": "Test images whose shortcut points to another class: who answers by the shortcut is wrong.",
     "leans on texture": "Of right answers kept without shape or without texture, those without shape: 0.5 is even.",
     "needs colour": "The share of its right answers that it loses where images are grey.",
-    "looks at the surround": "Of right answers kept by the surround or the centre alone, those by the surround: 0.5 is even.",
+    "looks at the surround": "Of right answers kept by surround or centre alone, those by the surround: 0.5 is even.",
     "probes": "Test images with some evidence taken away, such as colour or shape, to see what an answer depends on.",
     "attribution": "Which parts of the image speak for the answer. It says where, not why.",
     "Grad-CAM": "A map of the parts that raise the score of the answer, from the last feature maps of the network.",
