@@ -62,7 +62,7 @@ def test_the_first_table_is_short_and_the_sets_have_the_rest(suite: tuple[Path, 
     _, table = suite
     groups = list(dict.fromkeys(split_column(name)[0] for name in table.columns))
     assert groups[:2] == ["training", "conflict"]
-    assert groups[-3:] == ["groups", "attack", "mechanism aligned"]
+    assert groups[-3:] == ["attack", "probes", "mechanism aligned"]
     assert [name for name in table.columns if name.startswith("corruptions")] == [
         "corruptions mce",
         "corruptions mce_all",
