@@ -47,6 +47,16 @@ class DictNet(nn.Module):
         return {"logits": self.fc(embedding), "embedding": embedding}
 
 
+class Pictures(Dataset[Image.Image]):
+    """Without labels."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, at: int) -> Image.Image:
+        return Coloured()[at][0]
+
+
 class Coloured(Dataset[tuple[Image.Image, int]]):
     """The class is the colour; names are not in alphabetical order."""
 
@@ -279,7 +289,7 @@ def test_an_image_tower_teaches_with_labelled_images_which_score_the_student(
 
 def test_modules_and_a_dataset_without_labels(here: Path) -> None:
     """A classifier counts its classes itself, and a backbone has none."""
-    images = Subset([Coloured()[at][0] for at in range(12)], range(12))  # type: ignore[arg-type]
+    images = Pictures()
     words: dict[str, Any] = FAST | {"data": images, "unlabelled": True, "student": "cnn-2-8", "set": SMALL}
     student = distill(teacher=seeded(DictNet, classes=5), **words, method="kd")
     assert student.run.data.options == {"classes": 5}

@@ -232,14 +232,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("corrupt", "cues", out, "--names", "fog,contrast", "--limit", 20, "--set-name", "conflict")
     assert "already finished" in invoke(*words, "--workers", 1).stderr
     assert open_copies(out, 10, needed=("fog",)).label.bincount().tolist() == [2] * 10  # balanced
-    for words, message in (
+    for wrong, message in (
         (["cuse"], "unknown data set 'cuse'"),
         (["cues", "--names", "fgo"], "no corruption 'fgo'"),
         (["cues", "--set-name", "confict"], "did you mean 'conflict'"),
         (["cues", "--limit", "0"], "--limit must be at least 1"),
     ):
         with pytest.raises(UserError, match=message):
-            invoke("corrupt", words[0], tmp_path / "other", *words[1:])
+            invoke("corrupt", wrong[0], tmp_path / "other", *wrong[1:])
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_a_module_counts_its_classes_and_its_embedding_is_found(form: Any, class
 
 
 def test_the_projection_of_an_image_tower_is_no_classifier() -> None:
-    module = timm.create_model("test_vit", num_classes=512)
+    module: Any = timm.create_model("test_vit", num_classes=512)
     assert count_logits(module, torch.rand(2, 3, 160, 160)) == 512
     module.pretrained_cfg = {"architecture": "vit_base_patch16_clip_224", "tag": "openai", "num_classes": 512}
     assert count_logits(module, torch.rand(2, 3, 160, 160)) == 0
