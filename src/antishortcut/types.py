@@ -209,6 +209,16 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class ReadsStages(Protocol):
+    """A method that reads these stages of T_final alone, tapped as "stages" or "preact": a cache keeps no others.
+
+    Without it every map of every teacher counts as read.
+    """
+
+    stages_read: tuple[int, ...]  # 0 is the stem, −1 the deepest
+
+
+@runtime_checkable
 class Projects(Protocol):
     """A method with a head that maps student embeddings (B, d) into the teacher's space (B, D)."""
 

@@ -17,10 +17,11 @@ from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.models import Network
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.cache import CachedOutputs
+from antishortcut.teachers.cache import CachedOutputs, Output, TeacherCache
+from antishortcut.teachers.trajectory import Teachers
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import Features
-from tests.conftest import CPU, assert_same_run
+from tests.conftest import CPU, assert_same_run, stop_after
 from tests.processes import asd
 
 CACHED = CPU.model_copy(update={"cache_teachers": True})
@@ -101,13 +102,78 @@ def test_methods_and_students_share_what_they_can(recipe: Recipe, cached: Sessio
     assert not forwards
 
 
-def test_feature_maps_are_not_cached(recipe: Recipe, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = student(recipe, session, "plain", "at")
-    session.execution, session.quiet = CACHED, False
-    assert_same_run(plain, student(recipe, session, "cached", "at"))
-    assert "not cached" in " ".join(capsys.readouterr().err.split())
-    student(recipe, session, "s", "ce")
-    assert not folders(session)
+@pytest.mark.parametrize(
+    ("method", "maps"),
+    [
+        ("contrast+hint", {"stages 2"}),  # of T_final alone: T_early's are not read
+        ("at", {"stages 1", "stages 2", "stages 3"}),  # all but the stem
+        ("ab", {"preact 1", "preact 2", "preact 3"}),
+        ("simkd", {"last 0"}),
+    ],
+)
+def test_the_maps_that_a_method_reads_are_cached(
+    recipe: Recipe, cached: Session, forwards: list[int], method: str, maps: set[str]
+) -> None:
+    cold = student(recipe, cached, "cold", method)
+    forwards.clear()
+    warm = student(recipe, cached, "warm", method)
+    assert not forwards
+    assert_same_run(cold, warm)
+    keys = [json.loads((folder / "key.json").read_text()) for folder in folders(cached)]
+    assert {key["map"] for key in keys if "map" in key} == maps
+    assert len(keys) == len(maps) + (2 if method == "contrast+hint" else 1)
+
+
+def test_a_run_with_cached_maps_is_close_to_the_uncached_one_and_resumes_to_the_same_bits(
+    recipe: Recipe, session: Session, forwards: list[int]
+) -> None:
+    plain = student(recipe, session, "plain", "contrast+hint")
+    session.execution = CACHED
+    whole = student(recipe, session, "whole", "contrast+hint")
+    assert losses(plain) == pytest.approx(losses(whole), rel=2e-3)
+    for folder in folders(session):
+        shutil.rmtree(folder)
+    with stop_after(6):
+        student(recipe, session, "parts", "contrast+hint")
+    forwards.clear()
+    assert_same_run(whole, student(recipe, session, "parts", "contrast+hint"))
+    assert len(forwards) == 2 * 2  # the two steps that are left
+
+
+class ReadsAll:
+    """A method from outside: it does not say which maps it reads."""
+
+    roles, taps, task_weight = ("final",), ("stages", "preact", "last"), 1.0
+
+    def terms(self, *features: object) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
+
+
+def test_cached_maps_are_the_computed_ones_rounded_to_float16(
+    recipe: Recipe, session: Session, forwards: list[int]
+) -> None:
+    run = student(recipe, session, "s").read()[0]
+    data = session.sets(recipe.data)
+    teachers = Teachers(run, session.runs, len(data.classes), data.image_size)
+    batch = next(Loader(data.train, batch=32, seed=1, image_size=32, augment="crop").epoch(0))
+    whole = teachers.features(["final"], batch.image, ReadsAll.taps)["final"]
+    flip = Path("nothing yet")
+    for computed in (1, 0, 1):  # cold, warm, with a flipped bit in a row of a map
+        cache = TeacherCache(teachers, ReadsAll(), {}, len(data.train))
+        cache.begin(lambda text: None)
+        forwards.clear()
+        (found,) = cache.features(batch, 0).values()
+        assert len(forwards) == computed
+        for name in ("logits", "embedding", "last", "stages", "preact"):
+            one, two = getattr(found, name), getattr(whole, name)
+            pairs = zip(one, two, strict=True) if isinstance(one, tuple) else [(one, two)]
+            assert all(torch.equal(a, b.half().float()) for a, b in pairs), name
+        if not computed:
+            (flip,) = cache.stores["final"][Output("stages", 0)].path.glob("*.rows")
+            values = bytearray(flip.read_bytes())
+            at = values.index(bytes(values).strip(b"\0")[:1]) + 8  # inside a row that was written
+            values[at] ^= 4
+            flip.write_bytes(values)
 
 
 DAMAGES: list[tuple[str, Callable[[bytes], bytes], int]] = [  # and how many batches are computed again
@@ -192,6 +258,22 @@ def test_auto_takes_at_most_a_quarter_of_the_disk(
     forwards.clear()
     student(recipe, cached, "again")
     assert not forwards
+    free = 5 * need  # what is cached there already counts as free, and as taken
+    longer = with_settings(recipe, ["epochs=3", "teacher.epochs=2"])  # one more view, 1.5 needs in all
+    assert student(longer, cached, "longer").read()[1]["cache_teachers"] is True
+    assert student(recipe, cached, "other", "asd").read()[1]["cache_teachers"] is False  # another state, 2.5 needs
+
+
+def test_maps_that_do_not_fit_are_said_once(
+    recipe: Recipe, cached: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = student(recipe, cached, "kd")
+    usage = shutil.disk_usage(cached.runs)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=8 * 2 * 128 * ROW))
+    cached.execution, cached.quiet = CPU.model_copy(update={"cache_teachers": "auto"}), False
+    assert student(recipe, cached, "maps", "at").read()[1]["cache_teachers"] is False
+    assert " ".join(capsys.readouterr().err.split()).count("teacher cache: off, it would fill much of the disk") == 1
+    assert_same_run(plain, student(recipe, cached, "logits"))  # logits and embedding fit
 
 
 def test_a_disk_that_fails_ends_the_caching_and_not_the_run(
@@ -254,9 +336,10 @@ def test_two_writers_share_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_cache_their_own_rows(tmp_path: Path, tiny: Path) -> None:
-    words = ["distill", str(tiny), "--method", "asd", "--cache-teachers", "--set", "data.options.count=265"]
+@pytest.mark.parametrize(("method", "files"), [("asd", 4), ("contrast+hint", 6), ("reviewkd", 8)])
+def test_two_processes_cache_their_own_rows(tmp_path: Path, tiny: Path, method: str, files: int) -> None:
+    words = ["distill", str(tiny), "--method", method, "--cache-teachers", "--set", "data.options.count=265"]
     words += ["--devices", "2", "--suite"]
     texts = [asd(tmp_path, *words, suite) for suite in ("cold", "warm")]
     assert_same_run(*(RunDir(tmp_path / str(json.loads(text)["run"])) for text in texts))
-    assert len(list(tmp_path.glob("runs/teachers/*/cache/*/view-*.rows"))) == 4
+    assert len(list(tmp_path.glob("runs/teachers/*/cache/*/view-*.rows"))) == files

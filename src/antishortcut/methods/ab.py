@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.at import stage_pairs
+from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_preact, check_settings
 from antishortcut.methods.fitnets import Stage, averaged_to, regressor
 from antishortcut.methods.initial_phase import TrunkFirst
@@ -45,6 +45,7 @@ class AB(TrunkFirst):
     ) -> None:
         super().__init__("ab", init, task_weight)
         check_preact(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         check_settings(margin=margin)
         self.weight, self.margin = weight, margin
         pairs = stage_pairs(sizes.student.stages, sizes.teachers["final"].stages)

@@ -100,6 +100,7 @@ class AfDCD(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, stage=stage)
+        self.stages_read = (stage,)
         check_settings(groups=groups, patch=patch, pool=pool, mask_ratio=mask_ratio, temperature=temperature)
         self.kd, self.fd, self.ctr, self.task_weight = kd, fd, ctr, task_weight
         self.kd_temperature, self.temperature, self.mask_ratio = kd_temperature, temperature, mask_ratio

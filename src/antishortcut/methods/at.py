@@ -11,7 +11,7 @@ from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import Teachers, Terms, kd_term
 from antishortcut.subspace import unit
-from antishortcut.types import Batch, Features, Sizes
+from antishortcut.types import Batch, Features, Shape, Sizes
 
 T = TypeVar("T")
 
@@ -43,6 +43,12 @@ def stage_pairs(student: tuple[T, ...], teacher: tuple[T, ...]) -> list[tuple[T,
     return list(zip(reversed(student[1:] or student), reversed(teacher[1:] or teacher), strict=False))
 
 
+def past_stem(teacher: Shape) -> tuple[int, ...]:
+    """Which of a teacher's stages `stage_pairs` may take."""
+    stages = range(len(teacher.stages))
+    return tuple(stages[1:] or stages)
+
+
 class AT(nn.Module):
     """task_weight · CE + weight · Σ over stages ‖attention difference‖² / P + kd · KD. See docs/methods/at.md."""
 
@@ -60,6 +66,7 @@ class AT(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         self.weight, self.kd, self.kd_temperature, self.task_weight = weight, kd, kd_temperature, task_weight
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:

@@ -130,6 +130,7 @@ class Contrast(nn.Module):
         stage = -1 if stages == 1 else hint_stage
         self.hints = FitNets(sizes, weight=hint, hint=stage) if hint != 0 and stages else None
         self.taps: tuple[str, ...] = () if self.hints is None else self.hints.taps
+        self.stages_read: tuple[int, ...] = () if self.hints is None else self.hints.stages_read
         if guard or beta != 0:
             self.no_mixup = "it goes by the one true class"
             check_every_label(sizes)

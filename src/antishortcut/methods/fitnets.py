@@ -58,6 +58,7 @@ class FitNets(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, hint=hint)
+        self.stages_read = (hint,)
         student, teacher = sizes.student.stages[hint], sizes.teachers["final"].stages[hint]
         self.weight, self.hint, self.relu = weight, hint, relu
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight

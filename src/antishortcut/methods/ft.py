@@ -75,6 +75,7 @@ class FT(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes)
+        self.stages_read = (-1,)
         check_settings(rate=rate, init=init)
         self.weight, self.paraphrase, self.init, self.task_weight = weight, paraphrase, init, task_weight
         channels = sizes.teachers["final"].stages[-1][0]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.at import stage_pairs
+from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
@@ -69,6 +69,7 @@ class KDSVD(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, task_weight: float = 1.0) -> None:
         super().__init__()
         check_stages(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         student, teacher = sizes.student.stages, sizes.teachers["final"].stages
         pairs = stage_pairs(student, teacher)  # deepest first
         if len(pairs) < 2:

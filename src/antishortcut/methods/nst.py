@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.at import same_size, stage_pairs
+from antishortcut.methods.at import past_stem, same_size, stage_pairs
 from antishortcut.methods.checks import check_stages
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.subspace import unit
@@ -35,6 +35,7 @@ class NST(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 50.0, task_weight: float = 1.0) -> None:
         super().__init__()
         check_stages(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         self.weight, self.task_weight = weight, task_weight
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.at import stage_pairs
+from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_preact
 from antishortcut.methods.fitnets import averaged_to
 from antishortcut.methods.kd import Teachers, Terms
@@ -60,6 +60,7 @@ class OFD(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 0.001, task_weight: float = 1.0) -> None:
         super().__init__()
         check_preact(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         self.weight, self.task_weight = weight, task_weight
         self.connectors = nn.ModuleList()  # deepest first, as the margins
         pairs = stage_pairs(sizes.student.stages, sizes.teachers["final"].stages)

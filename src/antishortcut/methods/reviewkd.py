@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.asd import linear_warmup
+from antishortcut.methods.at import past_stem
 from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d
@@ -87,6 +88,7 @@ class ReviewKD(nn.Module):
         super().__init__()
         student, teacher = sizes.student, sizes.teachers["final"]
         check_stages(sizes)
+        self.stages_read = past_stem(teacher)
         check_settings(width=width, warmup=warmup)
         self.weight, self.warmup, self.task_weight = weight, warmup, task_weight
         width = min(width, student.embedding)
@@ -99,8 +101,8 @@ class ReviewKD(nn.Module):
         # the step gathers embeddings over processes, but not maps
         final = teachers["final"]
         rows = (student.embedding, final.embedding.detach()) if self.whole else (None, None)
-        inputs = review_maps(tuple(gather(stage) for stage in student.stages), rows[0])
-        targets = review_maps(tuple(gather(stage.detach()) for stage in final.stages), rows[1])
+        inputs = review_maps((), rows[0]) + [gather(maps) for maps in review_maps(student.stages, None)]
+        targets = review_maps((), rows[1]) + [gather(maps.detach()) for maps in review_maps(final.stages, None)]
         losses, fused = [], None
         for fusion, maps, target in zip(self.fusions, inputs, targets, strict=False):
             reviewed, fused = fusion(maps, fused, target.shape[2:])

@@ -30,6 +30,7 @@ class SP(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 3000.0, stage: int = -1, task_weight: float = 1.0) -> None:
         super().__init__()
         check_stages(sizes, stage=stage)
+        self.stages_read = (stage,)
         self.weight, self.stage, self.task_weight = weight, stage, task_weight
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:

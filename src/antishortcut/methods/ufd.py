@@ -83,6 +83,7 @@ class UFD(nn.Module):
     ) -> None:
         super().__init__()
         check_stages(sizes, stage=stage)
+        self.stages_read = (stage,)
         self.kd, self.kd_temperature, self.task_weight = kd, kd_temperature, task_weight
         self.spatial_dc, self.spatial_ac = spatial_dc, spatial_ac
         self.channel_dc, self.channel_ac = channel_dc, channel_ac

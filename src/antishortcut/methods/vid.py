@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.distributed import gather
-from antishortcut.methods.at import same_size, stage_pairs
+from antishortcut.methods.at import past_stem, same_size, stage_pairs
 from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
@@ -52,6 +52,7 @@ class VID(nn.Module):
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, variance: float = 5.0, task_weight: float = 1.0) -> None:
         super().__init__()
         check_stages(sizes)
+        self.stages_read = past_stem(sizes.teachers["final"])
         check_settings(variance=variance)
         self.weight, self.task_weight = weight, task_weight
         pairs = stage_pairs(sizes.student.stages, sizes.teachers["final"].stages)  # deepest first

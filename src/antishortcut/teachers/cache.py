@@ -1,33 +1,36 @@
 """Teacher outputs on disk: the next student of the same teacher reads them instead of computing them again.
 
-runs/teachers/<hash>/cache/<key>/   one state's outputs: key.json, and a file of rows per view, view-00000.rows …
+runs/teachers/<hash>/cache/<key>/   one output of one state: key.json, and a file of rows per view, view-00000.rows …
 
-A *view* is the training set under the augmentation of one epoch. A row is one image of it: a checksum, then logits and
-embedding in float16. The checksum covers key, view and place too, and it alone marks a row as there: a row that is
-empty, half-written, flipped or in the wrong place does not match it. So processes may be killed, or write at once.
+An *output* is logits and embedding together, which every method reads, or one of the feature maps that a method taps.
+A *view* is the training set under the augmentation of one epoch. A row is one image of it: a checksum, then the output
+in float16. The checksum covers key, view and place too, and it alone marks a row as there: a row that is empty,
+half-written, flipped or in the wrong place does not match it. So processes may be killed, or write at once.
 """
-# N images, B batch, C classes, D embedding, W = C + D values of a row
+# N images, B batch, C classes, D embedding, W values of a row: C + D, or C · H · W of a map
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from antishortcut.config.recipe import Run
 from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, refuse_links
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.trajectory import Teachers
-from antishortcut.types import Batch, Features
+from antishortcut.types import Batch, Features, Method, ReadsStages, Shape
 
 FORMAT = 1  # raise it when rows change their meaning, or networks their arithmetic
 
@@ -37,6 +40,33 @@ Values = NDArray[np.float16]
 
 class NoRoom(UserError):
     """The disk has too little free space."""
+
+
+class Output(NamedTuple):
+    """What one cache folder is of."""
+
+    tap: str = ""  # of a method; "" is logits and embedding
+    stage: int = 0  # which map of that tap
+
+    def __str__(self) -> str:
+        return f"{self.tap} {self.stage}" if self.tap else "logits and embedding"
+
+
+def outputs_of(role: str, shape: Shape, classes: int, method: Method) -> dict[Output, tuple[int, ...]]:
+    """What a method reads of a teacher's outputs, with its sizes: (W,), or (H, W, C) of a map, as it lies in memory."""
+    read = {Output(): (classes + shape.embedding,)}
+    stages = range(len(shape.stages))
+    if isinstance(method, ReadsStages):
+        stages_read = {stages[stage] for stage in method.stages_read} if role == "final" else set[int]()
+    else:
+        stages_read = set(stages)
+    for tap in method.taps:
+        if tap == "last":
+            if shape.side != (1, 1):  # of a single pixel it is the embedding
+                read[Output(tap)] = (*shape.side, shape.embedding)
+        else:
+            read |= {Output(tap, i): (*shape.stages[i][1:], shape.stages[i][0]) for i in sorted(stages_read)}
+    return read
 
 
 class CachedOutputs:
@@ -128,68 +158,116 @@ class TeacherCache:
     They are rounded to float16 in both cases, so that a run does not depend on what was cached before it.
     """
 
-    def __init__(self, teachers: Teachers, roles: Iterable[str], key: dict[str, Any], images: int) -> None:
-        self.teachers = teachers
-        self.stores: dict[str, CachedOutputs] = {}  # by role
-        for role in roles:
+    def __init__(self, teachers: Teachers, method: Method, key: dict[str, Any], images: int) -> None:
+        self.teachers, self.taps = teachers, method.taps
+        self.sizes: dict[str, dict[Output, tuple[int, ...]]] = {}  # by role
+        self.stores: dict[str, dict[Output, CachedOutputs]] = {}
+        for role in method.roles:
             run_dir, entry = teachers.state(role)
-            width = teachers.classes + teachers.shapes[role].embedding
-            self.stores[role] = CachedOutputs(run_dir.path / "cache", key | {"state": entry["sha256"]}, images, width)
+            sizes = self.sizes[role] = outputs_of(role, teachers.shapes[role], teachers.classes, method)
+            self.stores[role] = {}
+            for output, size in sizes.items():
+                own = key | {"state": entry["sha256"]} | ({"map": str(output)} if output.tap else {})
+                self.stores[role][output] = CachedOutputs(run_dir.path / "cache", own, images, math.prod(size))
         self._messages: list[str] = []
         self._printed: set[str] = set()
 
     def reserve(self, views: Collection[int], share: float = 1.0) -> None:
-        """Check that these views fit into this share of the free disk, else NoRoom."""
-        sizes = {store.path: store.missing(views) for store in self.stores.values()}
-        for path, size in sizes.items():
-            free = shutil.disk_usage(path.parent.parent).free
-            if sum(sizes.values()) > share * free:
+        """Check that these views fit into this share of the disk, of what is free or cached there, else NoRoom."""
+        files = [(output, store) for stores in self.stores.values() for output, store in stores.items()]
+        sizes = {store.path: store.missing(views) for _, store in files}  # two roles may be one state
+        needs = sum(sizes.values())
+        for output, store in files:
+            parent = store.path.parent
+            free = shutil.disk_usage(parent.parent).free
+            cached = 0 if share == 1 else _cached(parent.parent.parent)
+            if needs + cached > share * (free + cached):
                 raise NoRoom(
-                    f"--cache-teachers needs {_bytes(sum(sizes.values()))}, {path.parent} has {_bytes(free)} free; "
+                    f"--cache-teachers needs {_bytes(needs)}, {parent} has {_bytes(free)} free; "
                     "use fewer augmentations with --set data.augmentation_cycle=N, or leave it out"
                 )
-            for store in self.stores.values():  # several runs may count on the same free disk
-                store.reserve = int((1 - share) * free) // 2
-            if size:
-                self._messages.append(f"teacher cache: {_bytes(size)} at {path}")
+            store.reserve = int((1 - share) * free) // 2  # several runs may count on the same free disk
+            if size := sizes.pop(store.path, 0):
+                what = f" of {output}" if output.tap else ""
+                self._messages.append(f"teacher cache: {_bytes(size)}{what} at {store.path}")
 
     def begin(self, say: Callable[[str], None]) -> None:
         """Before the first step: print what the cache costs, and create its folders."""
         self._say = say
         for message in self._messages:
             say(message)
-        for store in self.stores.values():
-            store.begin()
+        for stores in self.stores.values():
+            for store in stores.values():
+                store.begin()
 
     def features(self, batch: Batch, view: int) -> dict[str, Features]:
-        """As Teachers.features, for a batch of this view.
+        """As Teachers.features, for a batch of this view; maps that the method does not read are empty, (B, 0).
 
         A batch that lacks a row is computed whole: the last bits of a row depend on the rows beside it.
         """
         index = (batch.index.cpu() if batch.index_cpu is None else batch.index_cpu).numpy()  # (B,)
-        values = {role: store.read(view, index) for role, store in self.stores.items()}  # (B, W) each, or None
-        computed = self.teachers.features([role for role in values if values[role] is None], batch.image)
+        rows = {role: self._read(role, view, index) for role in self.stores}  # {output: (B, W)} each, or None
+        computed = self.teachers.features([role for role in rows if rows[role] is None], batch.image, self.taps)
         for role, outputs in computed.items():
-            half = torch.cat([outputs.logits, outputs.embedding], dim=1).half().cpu()  # (B, W)
-            if half.isfinite().all():
-                values[role] = half.numpy()
-                self.stores[role].write(view, index, half.numpy())
+            half = {output: _rows(outputs, output).half().cpu() for output in self.sizes[role]}  # (B, W) each
+            if all(values.isfinite().all() for values in half.values()):
+                rows[role] = {output: values.numpy() for output, values in half.items()}
+                for output, values in half.items():
+                    self.stores[role][output].write(view, index, values.numpy())
             else:
                 self._print_once(f"outputs of {role!r} do not fit into float16: not cached, computed each time")
-            if error := self.stores[role].error:
+            for error in filter(None, (store.error for store in self.stores[role].values())):
                 self._print_once(f"outputs of {role!r} are computed each time: {error}")
-        return {role: computed[role] if rows is None else self._split(rows, batch) for role, rows in values.items()}
+        return {
+            role: computed[role] if values is None else self._features(role, values, batch.image.device)
+            for role, values in rows.items()
+        }
 
-    def _split(self, values: Values, batch: Batch) -> Features:
-        rows, device = torch.from_numpy(values), batch.image.device  # (B, W)
-        both = (rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)).float()
-        classes = self.teachers.classes
-        return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
+    def _read(self, role: str, view: int, index: Index) -> dict[Output, Values] | None:
+        found: dict[Output, Values] = {}
+        for output, store in self.stores[role].items():
+            values = store.read(view, index)
+            if values is None:
+                return None
+            found[output] = values
+        return found
+
+    def _features(self, role: str, rows: dict[Output, Values], device: torch.device) -> Features:
+        tensors = {}
+        for output, values in rows.items():
+            half = torch.from_numpy(values)  # (B, W)
+            sent = half.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else half.to(device)
+            tensors[output] = sent.float()
+        both = tensors.pop(Output())
+        classes, count = self.teachers.classes, len(self.teachers.shapes[role].stages)
+        maps = {  # (B, C, H, W) in channels-last memory, as networks compute them
+            output: values.unflatten(1, self.sizes[role][output]).movedim(-1, 1) for output, values in tensors.items()
+        }
+
+        def tapped(tap: str) -> tuple[Tensor, ...]:
+            unread = both.new_empty(len(both), 0)
+            return tuple(maps.get(Output(tap, i), unread) for i in range(count)) if tap in self.taps else ()
+
+        logits, embedding = both[:, :classes].contiguous(), both[:, classes:].contiguous()
+        return Features(logits, embedding, tapped("stages"), last=maps.get(Output("last")), preact=tapped("preact"))
 
     def _print_once(self, message: str) -> None:
         if message not in self._printed:
             self._printed.add(message)
             self._say(f"teacher cache: {message}")
+
+
+def _rows(outputs: Features, output: Output) -> Tensor:
+    """(B, W)"""
+    if not output.tap:
+        return torch.cat([outputs.logits, outputs.embedding], dim=1)
+    maps = outputs.last if output.tap == "last" else getattr(outputs, output.tap)[output.stage]  # (B, C, H, W)
+    return cast(Tensor, maps).movedim(1, -1).flatten(1)
+
+
+def _cached(teachers: Path) -> int:
+    """Bytes in the caches of all teachers in this folder."""
+    return sum(file.stat().st_size for file in teachers.glob("*/cache/*/view-*.rows"))
 
 
 def cache_key(run: Run, device: torch.device, world: int, form: str, micro_batches: int) -> dict[str, Any]:

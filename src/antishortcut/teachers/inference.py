@@ -42,7 +42,7 @@ class TeacherOutputs:
         self, run: Run, teachers: Teachers, method: Method, task: Task, fabric: Fabric, execution: Execution
     ) -> None:
         self.run, self.teachers, self.fabric, self.execution = run, teachers, fabric, execution
-        self.roles, self.taps, self.dense = method.roles, method.taps, task.dense
+        self.method, self.roles, self.taps, self.dense = method, method.roles, method.taps, task.dense
         self.strong_view = isinstance(method, StrongView)
         self.form = InferenceForm("float32")
         self.cache: TeacherCache | None = None
@@ -147,13 +147,13 @@ class TeacherOutputs:
                 "--cache-teachers: optim.mixup and optim.cutmix give new mixed images in every step; leave it out"
             )
         drawn = loader.balanced_groups is not None  # an image is in several batches, and its last bits depend on them
-        if not requested or mixes or drawn or self.dense or self.taps or self.strong_view:  # vectors alone are cached
-            self._uncached = "feature maps are not cached"
+        if not requested or mixes or drawn or self.dense or self.strong_view:
+            self._uncached = "outputs of segmentation are not cached"
             if drawn or self.strong_view:
                 self._uncached = "images are drawn with replacement" if drawn else "strong views are new in every epoch"
             return None
         key = cache_key(self.run, self.fabric.device, self.fabric.world_size, str(self.form), micro_batches)
-        cache = TeacherCache(self.teachers, self.roles, key, images)
+        cache = TeacherCache(self.teachers, self.method, key, images)
         try:
             views = {loader.view(epoch) for epoch in range(math.ceil(steps / len(loader)))}
             cache.reserve(views, CACHE_SHARE if requested == "auto" else 1.0)
