@@ -1,8 +1,8 @@
 """What a training step costs: methods on one pair, interleaved, median of many rounds.
 
 Random images: the networks' time does not depend on them. `plain-kd` is KD as anyone would write it, float32 and the
-default memory layout; the others run as in the trainer. `asd-cached` reads its teachers' outputs from disk,
-`contrast-weak` has the student's architecture in T_early's place (`teacher.early = "weak"`).
+default memory layout; the others run as in the trainer. `asd-cached` and `contrast+hint-cached` read their teachers'
+outputs from disk, `contrast-weak` has the student's architecture in T_early's place (`teacher.early = "weak"`).
 `Stopwatch` times single steps for the estimates of `cost`.
 """
 # B batch, S side of an image
@@ -32,7 +32,7 @@ from antishortcut.hardware import cores, processor
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import Network, feature_shapes, tapped_features
 from antishortcut.tasks import Classification, EmbeddingAgreement, Segmentation
-from antishortcut.teachers.cache import CachedOutputs
+from antishortcut.teachers.cache import CachedOutputs, Output, Values, features_of, outputs_of, width_of
 from antishortcut.teachers.frozen import FrozenModel, InferenceForm, compile_all, compile_if_faster, fastest_precision
 from antishortcut.teachers.trajectory import build_model
 from antishortcut.training.fabric import build_fabric, resolve_execution
@@ -44,6 +44,7 @@ WARM = 2  # rounds that are not counted
 POOL = 10  # batches that images are drawn from
 PLAIN, CACHED, WEAK = "plain-kd", "-cached", "-weak"
 PAST_WARMUP = 1e6
+MAPS = 2**25  # values that a cached map has on disk here, 64 MB
 PHASES = ("data", "teachers", "student", "method", "optimiser")
 CIFAR = known_sizes()["cifar100"]
 # of a stopwatch
@@ -186,7 +187,7 @@ def bench(
         runs = {PLAIN: setup.plain()}
         for name in methods:
             runs[name] = setup.ours(name)
-            if name == "asd":
+            if name in ("asd", "contrast+hint"):
                 runs[name + CACHED] = setup.ours(name, cached=True)
             if name == "contrast":
                 runs[name + WEAK] = setup.ours(name, early="weak")
@@ -265,24 +266,32 @@ class BenchSetup:
         networks = {role: self.frozen["final" if role == "final" else early] for role in method_roles(name, options)}
         run = TimedMethod(name, options, self._network(self.pair[1]), networks, self.size, autocast=self.autocast)
         if cached:
-            run.teachers = {role: self._cached(role) for role in networks}
+            method = cast(Method, run.method)
+            run.teachers = {role: self._cached(role, networks[role], method) for role in networks}
         return run
 
-    def _cached(self, role: str) -> Teacher:
-        """A teacher whose outputs, random here, are in the trainer's cache."""
-        images, classes = self.size.images, self.size.classes
-        width = feature_shapes(self.teachers["final"], self.size.side).embedding + classes
-        cache = CachedOutputs(self.folder / role, {"bench": 1}, images, width)
-        cache.begin()
+    def _cached(self, role: str, network: nn.Module, method: Method) -> Teacher:
+        """A teacher whose outputs, random here, are in the trainer's cache; maps of as many images as `MAPS` holds."""
+        shape, classes = feature_shapes(network, self.size.side), self.size.classes
+        caches: dict[Output, CachedOutputs] = {}
         noise = np.random.default_rng(list(role.encode()))
-        for index in np.array_split(np.arange(images), -(-images // 10_000)):
-            cache.write(0, index, noise.normal(size=(len(index), width)).astype(np.float16))
+        for output in outputs_of(role, shape, method):
+            width = width_of(output, shape, classes)
+            images = min(self.size.images, max(MAPS // width, 1)) if output.tap else self.size.images
+            caches[output] = cache = CachedOutputs(
+                self.folder / type(method).__name__ / role, {"bench": str(output)}, images, width
+            )
+            cache.begin()
+            for index in np.array_split(np.arange(images), -(-images * width // 2**22)):
+                cache.write(0, index, noise.standard_normal((len(index), width), np.float32).astype(np.float16))
 
         def teacher(batch: Batch) -> Features:
-            values = cache.read(0, batch.index.cpu().numpy())
-            assert values is not None
-            both = torch.from_numpy(values).to(batch.image.device).float()
-            return Features(both[:, :classes].contiguous(), both[:, classes:].contiguous())
+            index, rows = batch.index.cpu().numpy(), dict[Output, Values]()
+            for output, cache in caches.items():
+                values = cache.read(0, index % cache.images)
+                assert values is not None
+                rows[output] = values
+            return features_of(rows, shape, classes, batch.image.device)
 
         return teacher
 

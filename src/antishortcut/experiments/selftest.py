@@ -132,7 +132,7 @@ def _terms(device: torch.device, quick: bool, folder: Path, found: Result) -> No
 def _precision(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
     images = _images(device)
     torch.manual_seed(0)
-    network = _settled(build("resnet8x4" if quick else "wrn-40-2", 10, image_size=32), images[0])
+    network = _settled(build("resnet8" if quick else "wrn-40-2", 10, image_size=32), images[0])
     reduced = ["bfloat16", *(["float16"] if device.type == "cuda" else [])]
     forms = [InferenceForm(precision) for precision in reduced]
     if has_compiler(device):
@@ -259,7 +259,8 @@ def _processes(device: torch.device, quick: bool, folder: Path, found: Result) -
     found["differences"] = {name: largest_difference(examine(name, cpu), both[name]) for name in names}
     _require(found["differences"], TERMS, "terms or gradients of two processes")
     found["devices"] = max(cards, 2)
-    _train(folder, "--device", here, "--devices", str(found["devices"]), "--method", TRAINED[0])
+    short = ("--set", "epochs=2") if quick else ()
+    _train(folder, *short, "--device", here, "--devices", str(found["devices"]), "--method", TRAINED[0])
     found["accuracy"] = RunDir(folder / "cues" / f"{TRAINED[0]}-s1").result()["last"]["accuracy"]
 
 

@@ -52,21 +52,29 @@ class Output(NamedTuple):
         return f"{self.tap} {self.stage}" if self.tap else "logits and embedding"
 
 
-def outputs_of(role: str, shape: Shape, classes: int, method: Method) -> dict[Output, tuple[int, ...]]:
-    """What a method reads of a teacher's outputs, with its sizes: (W,), or (H, W, C) of a map, as it lies in memory."""
-    read = {Output(): (classes + shape.embedding,)}
-    stages = range(len(shape.stages))
-    if isinstance(method, ReadsStages):
-        stages_read = {stages[stage] for stage in method.stages_read} if role == "final" else set[int]()
-    else:
-        stages_read = set(stages)
+def outputs_of(role: str, shape: Shape, method: Method) -> list[Output]:
+    """What a method reads of a teacher of these sizes."""
+    read, stages = [Output()], range(len(shape.stages))
+    some = {stages[stage] for stage in method.stages_read} if isinstance(method, ReadsStages) else {*stages}
+    if isinstance(method, ReadsStages) and role != "final":
+        some = set()
     for tap in method.taps:
-        if tap == "last":
-            if shape.side != (1, 1):  # of a single pixel it is the embedding
-                read[Output(tap)] = (*shape.side, shape.embedding)
-        else:
-            read |= {Output(tap, i): (*shape.stages[i][1:], shape.stages[i][0]) for i in sorted(stages_read)}
+        if tap != "last":
+            read += [Output(tap, stage) for stage in sorted(some)]
+        elif shape.side != (1, 1):  # of a single pixel it is the embedding
+            read.append(Output(tap))
     return read
+
+
+def size_of(output: Output, shape: Shape) -> tuple[int, int, int]:
+    """(H, W, C) of a map, as it lies in memory."""
+    channels, height, width = (shape.embedding, *shape.side) if output.tap == "last" else shape.stages[output.stage]
+    return height, width, channels
+
+
+def width_of(output: Output, shape: Shape, classes: int) -> int:
+    """W"""
+    return math.prod(size_of(output, shape)) if output.tap else classes + shape.embedding
 
 
 class CachedOutputs:
@@ -160,15 +168,14 @@ class TeacherCache:
 
     def __init__(self, teachers: Teachers, method: Method, key: dict[str, Any], images: int) -> None:
         self.teachers, self.taps = teachers, method.taps
-        self.sizes: dict[str, dict[Output, tuple[int, ...]]] = {}  # by role
-        self.stores: dict[str, dict[Output, CachedOutputs]] = {}
+        self.stores: dict[str, dict[Output, CachedOutputs]] = {}  # by role
         for role in method.roles:
-            run_dir, entry = teachers.state(role)
-            sizes = self.sizes[role] = outputs_of(role, teachers.shapes[role], teachers.classes, method)
+            (run_dir, entry), shape = teachers.state(role), teachers.shapes[role]
             self.stores[role] = {}
-            for output, size in sizes.items():
+            for output in outputs_of(role, shape, method):
                 own = key | {"state": entry["sha256"]} | ({"map": str(output)} if output.tap else {})
-                self.stores[role][output] = CachedOutputs(run_dir.path / "cache", own, images, math.prod(size))
+                width = width_of(output, shape, teachers.classes)
+                self.stores[role][output] = CachedOutputs(run_dir.path / "cache", own, images, width)
         self._messages: list[str] = []
         self._printed: set[str] = set()
 
@@ -209,7 +216,7 @@ class TeacherCache:
         rows = {role: self._read(role, view, index) for role in self.stores}  # {output: (B, W)} each, or None
         computed = self.teachers.features([role for role in rows if rows[role] is None], batch.image, self.taps)
         for role, outputs in computed.items():
-            half = {output: _rows(outputs, output).half().cpu() for output in self.sizes[role]}  # (B, W) each
+            half = {output: _rows(outputs, output).half().cpu() for output in self.stores[role]}  # (B, W) each
             if all(values.isfinite().all() for values in half.values()):
                 rows[role] = {output: values.numpy() for output, values in half.items()}
                 for output, values in half.items():
@@ -233,28 +240,33 @@ class TeacherCache:
         return found
 
     def _features(self, role: str, rows: dict[Output, Values], device: torch.device) -> Features:
-        tensors = {}
-        for output, values in rows.items():
-            half = torch.from_numpy(values)  # (B, W)
-            sent = half.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else half.to(device)
-            tensors[output] = sent.float()
-        both = tensors.pop(Output())
-        classes, count = self.teachers.classes, len(self.teachers.shapes[role].stages)
-        maps = {  # (B, C, H, W) in channels-last memory, as networks compute them
-            output: values.unflatten(1, self.sizes[role][output]).movedim(-1, 1) for output, values in tensors.items()
-        }
-
-        def tapped(tap: str) -> tuple[Tensor, ...]:
-            unread = both.new_empty(len(both), 0)
-            return tuple(maps.get(Output(tap, i), unread) for i in range(count)) if tap in self.taps else ()
-
-        logits, embedding = both[:, :classes].contiguous(), both[:, classes:].contiguous()
-        return Features(logits, embedding, tapped("stages"), last=maps.get(Output("last")), preact=tapped("preact"))
+        return features_of(rows, self.teachers.shapes[role], self.teachers.classes, device)
 
     def _print_once(self, message: str) -> None:
         if message not in self._printed:
             self._printed.add(message)
             self._say(f"teacher cache: {message}")
+
+
+def features_of(rows: dict[Output, Values], shape: Shape, classes: int, device: torch.device) -> Features:
+    """Cached rows (B, W) of each output as the features of a teacher of these sizes, in float32."""
+    tensors = {}
+    for output, values in rows.items():
+        half = torch.from_numpy(values)  # (B, W)
+        sent = half.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else half.to(device)
+        tensors[output] = sent.float()
+    both = tensors.pop(Output())
+    maps = {  # (B, C, H, W) in channels-last memory, as networks compute them
+        output: values.unflatten(1, size_of(output, shape)).movedim(-1, 1) for output, values in tensors.items()
+    }
+    unread = both.new_empty(len(both), 0)
+
+    def tapped(tap: str) -> tuple[Tensor, ...]:
+        count = len(shape.stages) if any(output.tap == tap for output in maps) else 0
+        return tuple(maps.get(Output(tap, stage), unread) for stage in range(count))
+
+    logits, embedding = both[:, :classes].contiguous(), both[:, classes:].contiguous()
+    return Features(logits, embedding, tapped("stages"), last=maps.get(Output("last")), preact=tapped("preact"))
 
 
 def _rows(outputs: Features, output: Output) -> Tensor:
