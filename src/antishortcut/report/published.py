@@ -62,7 +62,7 @@ def beside_published(table: ResultTable) -> PublishedTable | None:
     for name, one in ours.items():
         spread = "" if one.std is None else f" ± {100 * one.std:.2f}"
         rows.append([name, f"{100 * one.mean:.2f}{spread} ({one.count})", *_printed(name)])
-    teachers = [one for run in table.runs.teacher_runs.values() if (one := run.values.get(COLUMN)) is not None]
+    teachers = [run.values[COLUMN] for run in table.runs.teacher_runs.values() if COLUMN in run.values]
     own = f"{100 * sum(teachers) / len(teachers):.2f} ({len(teachers)})" if teachers else "–"
     rows.append(["teacher", own, f"{TEACHER.accuracy:.2f}", TEACHER.source])
     means = {name: one.mean for name, one in ours.items()}

@@ -257,7 +257,7 @@ def features_of(rows: dict[Output, Values], shape: Shape, classes: int, device: 
         tensors[output] = sent.float()
     both = tensors.pop(Output())
     maps = {  # (B, C, H, W) in channels-last memory, as networks compute them
-        output: values.unflatten(1, size_of(output, shape)).movedim(-1, 1) for output, values in tensors.items()
+        output: values.view(-1, *size_of(output, shape)).movedim(-1, 1) for output, values in tensors.items()
     }
     unread = both.new_empty(len(both), 0)
 
