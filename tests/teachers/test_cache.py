@@ -143,7 +143,9 @@ def test_a_run_with_cached_maps_is_close_to_the_uncached_one_and_resumes_to_the_
 class ReadsAll:
     """A method from outside: it does not say which maps it reads."""
 
-    roles, taps, task_weight = ("final",), ("stages", "preact", "last"), 1.0
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ("stages", "preact", "last")
+    task_weight = 1.0
 
     def terms(self, *features: object) -> dict[str, torch.Tensor]:
         raise NotImplementedError
