@@ -154,7 +154,9 @@ def test_what_training_gave_up_in_words(tmp_path: Path) -> None:
     assert same["sentences"][1:3] == ["They answer every image alike.", "The student is right in 100 %."]
     other = audit(network(classes=5), {"e": network(classes=5, c4=0.0)}, sets_of(), tmp_path)
     assert "cannot be compared" in other["sentences"][0]
-    text = re.sub(r"<span popover.*?</span>|</?button.*?>", "", html.unescape(paged(result, tmp_path)))
+    text = re.sub(r"<span popover.*?</span>|</?button.*?>", "", html.unescape(paged(result, tmp_path))).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert all(line in text for line in result["sentences"])
     assert text.index(result["sentences"][0]) < text.index("<table")
     assert "No images here: Grad-CAM needs a network with feature maps" in text

@@ -131,7 +131,10 @@ def test_an_answer_shows_where_its_network_looks(desktop: Opened) -> None:
     assert shown() == ["T_final"]
     over = card.locator(".answer", has_text="T_final").locator(".map").bounding_box()
     assert over == card.locator(".look span").bounding_box()  # it lies on the second picture
-    cut = "e => { e.textContent = '100 %'; return e.scrollWidth > e.clientWidth; }"
+    cut = (
+        "e => { const own = e.textContent; e.textContent = '100 %'; const cut = e.scrollWidth > e.clientWidth;"
+        " e.textContent = own; return cut; }"
+    )
     assert not card.locator(".sure").first.evaluate(cut)
     assert not card.locator(".who").last.evaluate(cut.replace("100 %", "contrast+hint"))
     card.locator("img").click()  # the next one

@@ -107,7 +107,7 @@ def test_several_seeds_without_kd(tmp_path: Path) -> None:
         scored(tmp_path, "asd", seed, 0.9, 0.5)
         scored(tmp_path, "contrast", seed, 0.9, 0.4)
     first, last = summarise(tmp_path / "P2")
-    assert first.startswith("On ordinary images asd (best of 3) is right in 90 %, when the shortcut lies in 50 %.")
+    assert first.startswith("On ordinary images asd (best of 2) is right in 90 %, when the shortcut lies in 50 %.")
     assert last == "Means over 2 seeds, without a kd to compare with."
 
 

@@ -167,7 +167,7 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     out, err, code = ended(*words, "--dry-run")
     assert code == 0
     result = "2 classes, 22 images to train on, 2 held out"
-    assert f"folder:photos: {result}; augmentation crop-flip" in err
+    assert f"folder:photos: {result}; split by its folders train, which are no classes; augmentation crop-flip" in err
     assert result in out
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}

@@ -91,7 +91,7 @@ def open_sets(
 
 def leaves_classes_out(name: str, options: Mapping[str, float] | None) -> bool:
     """Whether a labelled data set is used without its classes: options["classes"] = 0."""
-    return "classes" in (options or {}) and name.partition(":")[0] != "unlabelled"
+    return "classes" in (options or {}) and "unlabelled" not in name.split(":")[:2]
 
 
 def without_labels(images: AnySet) -> AnySet:
