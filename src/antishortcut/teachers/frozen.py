@@ -21,6 +21,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from antishortcut.errors import UserError, first_line
 from antishortcut.models import Network
+from antishortcut.models.layers import StridedDepthwiseConv2d
 from antishortcut.types import Features
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -160,7 +161,8 @@ def _conv_norm_pairs(network: Network, image: Tensor) -> list[tuple[str, str]]:
         elif id(inputs[0]) in outputs and module.running_mean is not None:
             pairs.append((outputs[id(inputs[0])][0], module))
 
-    layers = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, nn.BatchNorm2d)]
+    convolutions = (nn.Conv2d, StridedDepthwiseConv2d)  # not those of others, which may change their weights first
+    layers = [m for m in network.modules() if type(m) in convolutions or isinstance(m, nn.BatchNorm2d)]
     handles = [module.register_forward_hook(hook) for module in layers]
     try:
         with torch.no_grad():
