@@ -116,6 +116,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert load_state(tmp_path / "made" / "teacher-states")["head.weight"].shape == (3, 64)
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     """torchrun: rows are joined, the first process alone writes and speaks."""
     out = run(tmp_path, "timm_script.py", processes=2)

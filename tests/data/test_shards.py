@@ -535,6 +535,7 @@ def test_a_killed_and_resumed_run_on_shards_is_that_on_a_folder(tmp_path: Path) 
     assert_same_run(resumed, train("folder", "folder"))
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_on_shards(tmp_path: Path) -> None:
     write_set(tmp_path, train=25)
     write_recipe(tmp_path, "wds")

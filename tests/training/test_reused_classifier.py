@@ -256,6 +256,7 @@ def test_a_compiled_student_is_saved_as_any_other(taught: Taught) -> None:
     assert all(torch.allclose(one[key].float(), two[key].float(), atol=1e-3) for key in one)
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_resume(tmp_path: Path, tiny: Path) -> None:
     """Killed inside the second epoch and resumed, in two processes, it ends in the same bits; both have one student."""
     words = [str(tiny), "--method", "simkd", "--devices", "2"]

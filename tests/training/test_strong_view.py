@@ -120,6 +120,7 @@ def work(rank: int, folder: Path) -> None:
     torch.save((values, student.logits.grad / 2, batch.image), folder / f"{rank}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     in_two(work, tmp_path)
     student, teachers, batch = batch_of(slice(0, 6))
