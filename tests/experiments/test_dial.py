@@ -11,7 +11,7 @@ from antishortcut.config.recipe import DIALS, LEVELS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import METHOD, DialChoice, Trial, best, choose, earliest, trial, written
+from antishortcut.experiments.dial import METHOD, DialChoice, LevelTrial, best, choose, earliest, trial, written
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite
@@ -48,7 +48,7 @@ def test_losses_are_counted_image_by_image() -> None:
     first, gains, costs = (
         trial(name, each, plain, ~plain, 0.0) for name, each in zip("abc", (plain, right, costly), strict=True)
     )
-    assert first == Trial("a", 0.9, 0.0, 0.0, 0.0, allowed=True)
+    assert first == LevelTrial("a", 0.9, 0.0, 0.0, 0.0, allowed=True)
     assert gains.loss == pytest.approx(-0.06)
     assert gains.hard == pytest.approx(0.8)
     spread = torch.tensor([1.0] * 2 + [0.0] * 90 + [-1.0] * 8, dtype=torch.float64)
@@ -66,9 +66,9 @@ def test_the_reference_is_the_earliest_state_that_knows_the_easy_answers() -> No
 
 
 def test_of_equals_the_mildest_and_without_hard_images_the_first() -> None:
-    same = [Trial(level, 0.9, 0.5, 0.0, 0.0, True) for level in "abc"]
+    same = [LevelTrial(level, 0.9, 0.5, 0.0, 0.0, True) for level in "abc"]
     assert best(same) == "a"
-    assert best([Trial(level, 0.9, None, 0.0, 0.0, True) for level in "abc"]) == "a"
+    assert best([LevelTrial(level, 0.9, None, 0.0, 0.0, True) for level in "abc"]) == "a"
 
 
 def test_a_choice_is_written_into_the_recipe() -> None:

@@ -40,7 +40,7 @@ KNOWS = 0.85  # share of T_final's accuracy from which a state knows the easy an
 
 
 @dataclass(frozen=True)
-class Trial:
+class LevelTrial:
     """One level on the validation split."""
 
     level: str
@@ -58,7 +58,7 @@ class DialChoice:
     level: str
     options: dict[str, Value]
     why: str
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[LevelTrial, ...] = ()
 
 
 def is_open(recipe: Recipe, method: str) -> bool:
@@ -134,7 +134,7 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     if sets.val is None:
         why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no trial"
         return DialChoice("mild", LEVELS["mild"] | chosen, why)
-    trials: list[Trial] = []
+    trials: list[LevelTrial] = []
     first = hard = torch.empty(0)
     names = list(LEVELS)
     waiting = [names[0], *names[names.index(START) :]]
@@ -157,16 +157,16 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     )
 
 
-def trial(level: str, right: Tensor, first: Tensor, hard: Tensor, budget: float) -> Trial:
+def trial(level: str, right: Tensor, first: Tensor, hard: Tensor, budget: float) -> LevelTrial:
     """One level, from where it is right, where the first level is, and where the reference is wrong: (N,) bool each."""
     lost = first.double() - right.double()  # (N,) of −1, 0 and 1
     error = float(lost.std(correction=0)) / math.sqrt(len(lost))
     on_hard = float(right[hard].double().mean()) if hard.any() else None
     accuracy, loss = float(right.double().mean()), float(lost.mean())
-    return Trial(level, accuracy, on_hard, loss, error, allowed=loss <= budget + ERRORS * error)
+    return LevelTrial(level, accuracy, on_hard, loss, error, allowed=loss <= budget + ERRORS * error)
 
 
-def best(trials: Sequence[Trial]) -> str:
+def best(trials: Sequence[LevelTrial]) -> str:
     """Of the levels that the budget allows, the one most often right where the reference is wrong."""
     return max((one for one in trials if one.allowed), key=lambda one: -1.0 if one.hard is None else one.hard).level
 
@@ -198,7 +198,7 @@ def _described(options: Mapping[str, Any]) -> str:
     return f"λ {options['strength']:g}, β {options['beta']:g}, hint {options['hint']:g}"
 
 
-def _reason(trials: Sequence[Trial], level: str, budget: float, reference: str, images: int) -> str:
+def _reason(trials: Sequence[LevelTrial], level: str, budget: float, reference: str, images: int) -> str:
     rows = [
         f"{one.level} {one.accuracy:.3f}"
         + ("" if one.hard is None else f" / {one.hard:.3f}")
