@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from antishortcut.errors import plural
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, RESULTS = DOCS / "results" / "speed.md", DOCS / "results" / "speed"
 Found = dict[str, Any]
@@ -33,12 +35,22 @@ def steps(found: Found) -> str:
     return table(("pair", *(f"{name}, ms" for name in names), *ratios), rows)
 
 
+def weak(found: Found) -> str:
+    names = ("plain-kd", "kd", "asd", "contrast", "contrast-weak", "contrast+hint", "contrast+hint-cached")
+    rows: list[Sequence[object]] = []
+    for name, one in found.items():
+        rows.append((_pair(name, one), *(f"{one['ms'][n]:.0f}" for n in names)))
+        rows.append(("of plain-kd", 1, *(f"{one['ratio'][f'{n}/plain-kd']:.2f}" for n in names[1:])))
+    return table(("pair", *(f"{name}, ms" for name in names)), rows)
+
+
 def forms(found: Found) -> str:
     one = next(iter(found.values()))
     settings = one["machine"]
     teachers = " or ".join(dict.fromkeys(each["machine"]["teacher"] for each in found.values()))
+    threads = plural(settings["threads"], "thread")
     return (
-        f"{settings['processor']}, {settings['threads']} threads, torch {settings['torch']}, batch {one['batch']}, "
+        f"{settings['processor']}, {threads}, torch {settings['torch']}, batch {one['batch']}, "
         f"median of {one['rounds']}; teachers {teachers}, student {settings['student']}."
     )
 
@@ -111,7 +123,10 @@ MADE: dict[str, tuple[str, Callable[[Found], str]]] = {
     "how": ("steps", forms),
     "steps_bfloat16": ("steps_bfloat16", steps),
     "how_bfloat16": ("steps_bfloat16", forms),
+    "weak": ("weak", weak),
+    "how_weak": ("weak", forms),
     "pairs": ("pairs", steps),
+    "depthwise": ("depthwise", steps),
     "larger": ("larger", steps),
     "methods": ("methods", methods),
     "reference": ("reference", reference),
