@@ -1,16 +1,21 @@
-"""Gains against kd on every kind of planted shortcut, and their mean over the kinds: suite `shortcuts` in two tables.
+"""Write docs/results/shortcuts from the runs of suite `shortcuts` at ρ 0.9: `python benchmarks/shortcuts.py RUNS`.
 
-Prints Markdown: `python benchmarks/shortcuts.py RUNS [RHO]`, RUNS as in --runs, RHO 90, 80 or 95. The unit is the seed:
-a method's mean over the kinds is taken seed by seed, then compared with kd. Rows that lack a kind have no mean.
+KIND.md is `asd report RUNS/shortcuts-KIND-rho90 --columns …`. shortcuts.md gets the differences to kd of all kinds and
+their mean, whose unit is the seed: a method's mean over the kinds is taken seed by seed. runs.tar.xz keeps the runs
+without their weights; unpacked, they are reported as before, and `asd suite run shortcuts` goes on after them.
 """
 
 import sys
+import tarfile
 from pathlib import Path
 from statistics import fmean
 
 from antishortcut.report.collect import BASELINE, collect
 from antishortcut.report.stats import Paired, paired
-from antishortcut.report.table import interval, leaves_zero_out, signed
+from antishortcut.report.table import ResultTable, in_pairs, interval, leaves_zero_out, signed
+from antishortcut.report.text import write_markdown
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "results" / "shortcuts"
 
 KINDS = ("cues", "patch", "frame", "tint", "texture", "watermark")
 SETS = {"iid": "On images like training", "conflict": "Under conflict", "free": "Without the cue, or with any texture"}
@@ -63,13 +68,58 @@ def table(found: dict[str, Gains]) -> str:
     return "\n".join(lines)
 
 
-def main(runs: Path, rho: str = "90") -> None:
-    print(
-        f"Difference to {BASELINE}, ρ = 0.{rho.rstrip('0')} (95 % interval; pairs). \\*: the interval leaves zero out."
-    )
+def gains_tables(runs: Path, rho: str = "90") -> str:
+    """Of every test set."""
+    lines = [f"Difference to {BASELINE} (95 % interval; pairs of seeds). \\*: the interval leaves zero out."]
     for which, title in SETS.items():
-        print(f"\n### {title}\n\n{table(gains(runs, rho, which))}")
+        lines += ["", f"### {title}", "", table(gains(runs, rho, which))]
+    return "\n".join(lines)
+
+
+def default_table(runs: Path, ours: str = "contrast+hint") -> str:
+    """The default beside kd on every kind, means over the seeds that both have."""
+    lines = [f"| shortcut | seeds | in-domain: `{BASELINE}` | `{ours}` | conflict: `{BASELINE}` | `{ours}` |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for kind in KINDS:
+        groups = collect(runs / f"shortcuts-{kind}-rho90").groups
+        both = [in_pairs(groups[BASELINE], groups[ours], f"{which} accuracy") for which in ("iid", "conflict")]
+        means = " | ".join(f"{fmean(values):.3f}" for pair in both for values in pair)
+        lines.append(f"| {kind} | {len(both[0][0])} | {means} |")
+    return "\n".join(lines)
+
+
+def fill(page: Path, name: str, text: str) -> None:
+    """Put a text between a page's marks."""
+    before, mark, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    page.write_text(f"{before}{mark}{text}\n{rest[rest.index('<!-- end -->') :]}")
+
+
+def write_pages(runs: Path, to: Path) -> None:
+    """The tables of every kind below `to`, and what joins them between the marks of the pages above."""
+    for kind in KINDS:
+        folder = runs / f"shortcuts-{kind}-rho90"
+        columns = f"iid accuracy,conflict accuracy,{FREE.get(kind, 'without')} accuracy"
+        write_markdown(ResultTable(collect(folder)).select(columns), to / f"{kind}.md")
+    fill(to.with_suffix(".md"), "gains", gains_tables(runs))
+    fill(to.parent.with_suffix(".md"), "kinds", default_table(runs))
+
+
+def keep(runs: Path, archive: Path) -> None:
+    """Settings, results and scores, in an order and with times that do not depend on the machine."""
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        for path in sorted(runs.glob("shortcuts-*/*/")):
+            for file in sorted([path / "run.json", path / "result.json", *path.glob("scores/*.json")]):
+                if (path / "result.json").is_file() and file.is_file():
+                    info = tarfile.TarInfo(str(file.relative_to(runs)))
+                    info.size = file.stat().st_size
+                    with file.open("rb") as content:
+                        tar.addfile(info, content)
+
+
+def main(runs: Path, to: Path = PAGES) -> None:
+    write_pages(runs, to)
+    keep(runs, to / "runs.tar.xz")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:3])
+    main(*map(Path, sys.argv[1:3]))
