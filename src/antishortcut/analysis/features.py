@@ -22,15 +22,28 @@ CLASSES, EACH, PERPLEXITY = 10, 50, 30.0  # of a t-SNE: the first classes, image
 
 @torch.no_grad()
 def predict(
-    networks: Mapping[str, Network], images: AnySet, size: int, *, device: str = "cpu", batch: int = BATCH
+    networks: Mapping[str, Network],
+    images: AnySet,
+    size: int,
+    *,
+    device: str = "cpu",
+    batch: int = BATCH,
+    title: str = "",
+    quiet: bool = True,
 ) -> Iterator[tuple[dict[str, Features], Batch]]:
-    """Logits and embeddings of every network in evaluation mode, on the CPU, batch by batch in the set's order."""
+    """Logits and embeddings of every network in evaluation mode, on the CPU, batch by batch in the set's order.
+
+    title: of a progress bar, unless quiet.
+    """
     for network in networks.values():
         network.to(device).eval()
-    for loaded in Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False).epoch(0):
-        image = loaded.image.to(device)
-        outputs = {role: network(image) for role, network in networks.items()}
-        yield {role: Features(out.logits.cpu(), out.embedding.cpu()) for role, out in outputs.items()}, loaded
+    loader = Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False)
+    with ProgressBar(title, len(loader), quiet, batch) as bar:
+        for number, loaded in enumerate(loader.epoch(0), start=1):
+            image = loaded.image.to(device)
+            outputs = {role: network(image) for role, network in networks.items()}
+            bar.update(number, {})
+            yield {role: Features(out.logits.cpu(), out.embedding.cpu()) for role, out in outputs.items()}, loaded
 
 
 @dataclass(frozen=True)
@@ -48,18 +61,16 @@ def predictions(
     """Features and predicted classes of every network, in the set's order; images are read once."""
     wants_labels("a comparison of features", images, of="image")
     results: dict[str, Predictions] = {}
-    with ProgressBar(title, -(-len(images) // BATCH), quiet, BATCH) as bar:
-        for number, (outputs, batch) in enumerate(predict(networks, images, size, device=device), start=1):
-            for role, out in outputs.items():
-                if not out.embedding.isfinite().all():
-                    raise UserError(f"features of {role!r} are not finite: did it diverge, or is its file damaged?")
-                if role not in results:
-                    features = torch.empty(len(images), out.embedding.shape[1])
-                    results[role] = Predictions(features, torch.zeros(len(images)).long(), out.logits.shape[1])
-                results[role].features[batch.index] = out.embedding.float()
-                if out.logits.shape[1]:  # else the network has no classifier
-                    results[role].label[batch.index] = out.logits.argmax(dim=1)
-            bar.update(number, {})
+    for outputs, batch in predict(networks, images, size, device=device, title=title, quiet=quiet):
+        for role, out in outputs.items():
+            if not out.embedding.isfinite().all():
+                raise UserError(f"features of {role!r} are not finite: did it diverge, or is its file damaged?")
+            if role not in results:
+                features = torch.empty(len(images), out.embedding.shape[1])
+                results[role] = Predictions(features, torch.zeros(len(images)).long(), out.logits.shape[1])
+            results[role].features[batch.index] = out.embedding.float()
+            if out.logits.shape[1]:  # else the network has no classifier
+                results[role].label[batch.index] = out.logits.argmax(dim=1)
     return results
 
 

@@ -15,6 +15,7 @@ from antishortcut.api.scoring import eval_context, score_run
 from antishortcut.config.recipe import (
     DIALS,
     LEVELS,
+    WEAK,
     Recipe,
     Run,
     load_recipe,
@@ -160,7 +161,7 @@ def plan(
         text, counts = to_toml(lines, head), next(f"{line.why}; " for line in lines if line.key == "data.name")
     recipe = recipe_from(text, path)
     method = method or recommended(recipe, session)
-    roles = feasible(recipe, session, method)
+    roles = feasible(recipe, session, method, download=write)
     if own:
         eval_context(session, recipe.data, session.runs, own)
     if write:  # a plan can be shown for another machine
@@ -278,17 +279,22 @@ def shown_scores(run: Run, session: Session) -> tuple[str, ...]:
         return ("clean", "cost")
     if is_dense(images):  # the rest are of one answer per image
         return ("clean", "scenes", "cost")
+    weak = WEAK in run.early  # mechanism compares features of one network
+    names = [name for name in EVALUATED if not (weak and name == "mechanism")]
     small = min(len(images), 2_000) * sets.image_size**2 <= PROBED
-    return (*EVALUATED, "probes") if small else EVALUATED
+    return (*names, "probes") if small else tuple(names)
 
 
 def score_student(run: Run, session: Session, device: str) -> None:
-    """Score the student for the report; what cannot be measured is left out with a line."""
+    """Score the student for the report; what cannot be measured is left out with a line for each reason."""
+    missing = dict[str, list[str]]()
     for name in shown_scores(run, session) if first_process() else ():
         try:
             score_run(run.folder(session.runs), session.runs, session, [name], {}, use_hardware(device, 0))
         except UserError as error:
-            session.say(f"not measured: {name}: {error}")
+            missing.setdefault(str(error), []).append(name)
+    for reason, names in missing.items():
+        session.say(f"not measured: {', '.join(names)}: {reason}")
 
 
 def say_next(run: Run, session: Session) -> None:
@@ -297,6 +303,8 @@ def say_next(run: Run, session: Session) -> None:
     recipe = folder.parent / "recipe.toml"
     other = next(name for name in ("kd", "contrast+hint") if name != run.method)
     session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
+    if RunDir(folder).primary_metric()[0] == "accuracy":
+        session.say(f"      asd predict {shlex.quote(str(folder))} IMAGE...   what it sees on images of yours")
     session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
     session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antishortcut.config.recipe import Run
+from antishortcut.config.recipe import WEAK, Run
 from antishortcut.config.schema import DataSettings
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
@@ -103,7 +103,8 @@ def score_run(
                 trajectory, name = find_trajectory(parent, run.teacher or "", state)
                 evaluate_run(trajectory.folder, context, both, name, device)
             except UserError as error:
-                session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
+                if state in run.roles.values():  # one that the student did not learn from may be missing
+                    session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
         for line in _limits(run, parent, scores, set(asked), session):
             session.say_once(line)
     return scores
@@ -154,7 +155,7 @@ def eval_context(
     from antishortcut.evaluation.context import EvalContext
 
     root: dict[str, Any] = {"root": session.root} if session.root else {}
-    context = EvalContext(session.sets(data), runs, at=images or {}, quiet=False, **root).with_folders(own)
+    context = EvalContext(session.sets(data), runs, at=images or {}, quiet=session.quiet, **root).with_folders(own)
     for shift in context.folders.values():
         session.say_once(shift.note)
     return context
@@ -168,7 +169,8 @@ def score_also(run: Run, session: Session, own: dict[str, Path], device: str) ->
     networks = {"student": scores}
     if run.roles:
         networks["teacher"] = teacher_scores(run, session.runs)
-        networks["early teacher"] = teacher_scores(run, session.runs, run.early)
+        early = "weak reference" if WEAK in run.early else "early teacher"
+        networks[early] = teacher_scores(run, session.runs, run.early)
     rows = []
     for name in own:
         key = folder_score(name)

@@ -35,6 +35,7 @@ def check(
     data_root: RootOption = None,
     set_: options.SetOption = None,
     out: Annotated[Path | None, Option(help="Draw images as they are and as training sees them: sheet.png.")] = None,
+    threads: options.ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Look before you train: counts, balance, sizes, unreadable files, copies of test images, advice.
@@ -45,6 +46,7 @@ def check(
 
     if out is not None and out.suffix.lower() != ".png":
         raise UserError(f"--out {out}: name a PNG file, like sheet.png")
+    options.use_hardware("cpu", threads)
     settings, recipe = data_settings(data, set_ or [])
     keys = {"seed", "train_limit", "test_limit", "val_fraction", "image_size", "options"}
     finding = inspect.open_finding(settings.name, data_root, **settings.model_dump(include=keys))
@@ -87,6 +89,7 @@ def plant(
     rho: Annotated[float, Option(help="Share of images whose planted cue agrees with their class.")] = 0.9,
     data_root: RootOption = None,
     set_: options.SetOption = None,
+    threads: options.ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """See your images with a planted shortcut of every kind, and how to train on them.
@@ -98,6 +101,7 @@ def plant(
 
     if out.suffix.lower() != ".png":
         raise UserError(f"--out {out}: name a PNG file, like plant.png")
+    options.use_hardware("cpu", threads)
     settings, _ = data_settings(data, set_ or [])
     if settings.name.startswith(planted.PREFIX) or "rho" in settings.options:
         raise UserError(f"{data}: name the set without a shortcut, and how often it agrees as --rho")
@@ -118,12 +122,12 @@ def plant(
 
 def data_settings(data: str, overrides: Sequence[str] = ()) -> tuple[DataSettings, str | None]:
     """The data settings of a recipe, a data set or a folder; and the recipe, if it is one. Recipes come first."""
-    from antishortcut.data import DATASETS
+    from antishortcut.data.datasets import DATASETS, WITH_PATH
 
     overrides = [text for text in overrides if not text.startswith("method.")]  # as for distill
     if Path(data).is_file() or data.partition("@")[0] in shipped_recipes():
         return load_recipe(data, overrides).data, data
-    if data.partition(":")[0] not in DATASETS:
+    if data in WITH_PATH or data.partition(":")[0] not in DATASETS:  # "unlabelled" without a path is a folder's name
         folder = expanded(data)
         if not folder.is_dir():
             hint = near_folder(data) or suggest(data, dict.fromkeys([*DATASETS, *shipped_recipes()]))
@@ -177,7 +181,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[str]:
         yield "void: " + ", ".join(f"{share:.1%} of {name}" for name, share in facts["masks"]["void"].items())
     if not facts["unreadable"]:
         yield "cannot be used: none"
-    yield f"changed images are noticed by their {facts['hashed']}"
+    yield f"changes to the images are detected by their {facts['hashed']}"
 
 
 # --- asd corrupt ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from typer import Argument, Option
 from antishortcut import api
 from antishortcut.api.scoring import class_mapping, flat_guesses, flat_scores, score_run, teacher_scores
 from antishortcut.cli import options
-from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell
+from antishortcut.cli.options import MEASURED, JsonOption, RootOption, print_json, table, tell, tell_prose
 from antishortcut.errors import UserError, one_line, plural
 from antishortcut.evaluation import folder_score
 from antishortcut.report import build
@@ -123,14 +124,15 @@ def report(
         return
     for shown in report.tables(columns):
         table(*shown[:3])
-        tell("\n".join(shown.below) + "\n")
+        tell_prose([*shown.below, ""])
     for swept, _ in report.drawn.sweep:
         table(f"by {swept.key}", swept.head(), swept.texts())
     for dotted, figure in report.drawn.scatter:
         table(figure.title, ["", "value", "over"], dotted.numbers())
     for entry in (*summary["unfinished"], *summary["skipped"]):
         tell(": ".join(entry.values()), file=sys.stderr)
-    tell("\n".join([*report.sentences, summary["page"]]))
+    tell_prose(report.sentences)
+    tell(summary["page"])
 
 
 def export(
@@ -156,7 +158,8 @@ def export(
     choice |= {"int8": int8, "also": also or (), "push": push}
     result = api.export(folder, to, data_root=data_root, threads=threads, **choice)
     url = result.url
-    run, _ = options.find_run(folder, runs or Path("runs")).read()
+    source = options.find_run(folder, runs or Path("runs"))
+    run, _ = source.read()
     record, teacher, check = result.record, result.teacher, result.record["check"]
     if as_json:
         sizes = {"parameters": teacher.parameters, "bytes": teacher.size} if teacher else None
@@ -176,3 +179,6 @@ def export(
     if url:
         tell(f"{url} (a new repository is private; its settings on the Hub make it public)")
     tell(result.place)
+    if record["names"] and record["format"] != "torch" and source.primary_metric()[0] == "accuracy":
+        model = result.place / "model.onnx" if record["format"] == "onnx" else result.place
+        tell(f"next: asd predict {shlex.quote(str(model))} IMAGE...")

@@ -265,6 +265,7 @@ CONTRIBUTE = (
 
 def selftest(
     device: options.DeviceOption = "auto",
+    threads: options.ThreadsOption = 0,
     only: Annotated[str | None, Option(help=PARTS)] = None,
     quick: Annotated[bool, Option("--quick", help="Fewer pairs, steps and images: a few minutes on a CPU.")] = False,
     out: Annotated[Path | None, Option(help="The JSON file [default: selftest-DEVICE.json].")] = None,
@@ -275,7 +276,7 @@ def selftest(
     from antishortcut.experiments.selftest import selftest as run
     from antishortcut.run_dir import write_json
 
-    device = options.use_hardware(device, 0)
+    device = options.use_hardware(device, threads)
     result = run(device, options.split_names(only or ""), quick, lambda line: tell(line, sys.stderr))
     name = re.sub(r"[^0-9a-z]+", "-", result["machine"]["device"].lower()).strip("-")
     path = out or Path(f"selftest-{name}.json")

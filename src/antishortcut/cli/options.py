@@ -9,6 +9,7 @@ from functools import wraps
 from glob import glob
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -184,7 +185,8 @@ def table(title: str, columns: Sequence[str] | Mapping[str, str], rows: Sequence
                     for at in (at for at, has_bar in enumerate(barred) if has_bar):
                         texts[at] += f" {bar(row[at] or 0.0, length)}"
                 break
-    shown = Table(title=Text(printable(title)), title_justify="left")
+    screen.print(Text(printable(title), style="italic"))  # above a Table, which would fold it to its own width
+    shown = Table()
     for number, column in enumerate(columns):
         numeric = any(isinstance(row[number], int | float) for row in rows) and not barred[number]
         shown.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
@@ -218,3 +220,12 @@ def print_json(value: Any) -> None:
 def tell(text: object, file: TextIO | None = None) -> None:
     """Print a line that may hold names of files and runs; control characters are escaped."""
     print(printable(str(text)), file=file)
+
+
+def tell_prose(lines: Iterable[str]) -> None:
+    """Print sentences, folded at the width of the terminal; 80 elsewhere."""
+    from rich.console import Console
+
+    width = Console().width
+    for line in lines:
+        tell(fill(line, width, break_long_words=False, break_on_hyphens=False))

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from antishortcut import api
 from antishortcut.api.planning import is_planned, say_next, shown_scores
 from antishortcut.cli import options
-from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell
+from antishortcut.cli.options import JsonOption, RootOption, RunsOption, SetOption, print_json, table, tell, tell_prose
 from antishortcut.config.recipe import LEVELS, Run, load_recipe, rewind_length
 from antishortcut.errors import UserError, suggest
 from antishortcut.fileio import atomic_write
@@ -77,7 +77,8 @@ def demo(
     else:
         guessed = {name: 1 / len(session.sets(recipe.data).classes) for name in SETS if rows[0]["score"] == "accuracy"}
         _show_demo(rows, guessed)
-        tell("\n".join(["", *report["sentences"], "", f"runs: {runs / suite}", f"page: {report['page']}"]))
+        tell_prose(["", *report["sentences"], ""])
+        tell(f"runs: {runs / suite}\npage: {report['page']}")
 
 
 def _demo_row(method: str, run: Run, session: Session, on: Sequence[str], state: str = "final") -> dict[str, Any]:
@@ -219,7 +220,7 @@ def distill(
     head: dict[str, Any] = {"run": str(folder.path), "hash": run.hash} | ({"also": result.also} if result.also else {})
     _show_result(folder, f"{run.name} on {run.data.name}", head, as_json)
     if not as_json and first_process():
-        tell("\n".join(summarise(folder.path.parent)))
+        tell_prose(summarise(folder.path.parent))
     if recipe is None and not as_json:
         say_next(run, result.session)
     elif not as_json and recipe is not None and not is_planned(Path(recipe), runs):

@@ -321,7 +321,9 @@ def advice(finding: Finding, facts: dict[str, Any], val_fraction: float) -> list
     """What to consider before training."""
     lines = [*_advice_on_images(finding, facts), *_advice_on_classes(facts)]
     if finding.name.startswith("folder:") and not finding.held:
-        lines.append("there is no val/: a tenth of the images is held out and scored; put images there to choose them")
+        lines.append(
+            "there is no val/ or test/: a tenth of the images is held out and scored; to choose them, make a val/"
+        )
     if finding.own and not val_fraction and len(finding.splits) == 2:
         lines.append("to choose settings without the test images, hold some out: --set data.val_fraction=0.1")
     return lines

@@ -13,6 +13,7 @@ from antishortcut.deployment.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded
 from antishortcut.models import Network, reuse_classifier
+from antishortcut.models.hub import from_hub
 from antishortcut.models.reused_classifier import ClassifierSettings
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, damaged, read_json
@@ -82,7 +83,8 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int, int]:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    with _hub_errors(f"cannot download {name} from the Hub", "check the name, the network and your login"):
+    advice = "check the name, the network and your login"
+    with _hub_errors(f"cannot download {name} from the Hub", advice), from_hub(f"{name} from the Hub", advice):
         return Path(snapshot_download(name, allow_patterns=[RECORD, WEIGHTS]))
 
 
@@ -113,5 +115,7 @@ def _hub_errors(what: str, remedy: str) -> Iterator[None]:
     """Turn whatever goes wrong with the Hub, its names or the network into one line."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"{what} ({first_line(error).strip()[:300]}); {remedy}") from error

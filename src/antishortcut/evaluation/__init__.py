@@ -239,6 +239,7 @@ def _write_score(evaluated: EvaluatedRun, score: Score) -> None:
     if existing is not None and is_current(existing, score.fingerprint, hashed) and score.complete(evaluated):
         return
     _check_writable(folder)
+    evaluated.score = score.name
     facts = {"set": score.name, "state": evaluated.state, "fingerprint": score.fingerprint, "hashed": hashed}
     write_json(folder.path / "scores" / f"{name}.json", facts | dict(score.compute(evaluated)))
 

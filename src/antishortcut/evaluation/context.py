@@ -124,6 +124,7 @@ class EvaluatedRun:
         if not folder.finished:
             raise UserError(f"{folder.path} is not finished; run its command again to resume it")
         self.folder, self.context, self.state, self.device = folder, context, state, device
+        self.score = ""  # that is being computed
         self.run, _ = folder.read()
         if self.run.fingerprint not in (context.sets.fingerprint, context.sets.labelled):
             raise UserError(f"{folder.path} was trained on other data than these (fingerprints differ)")
@@ -132,6 +133,12 @@ class EvaluatedRun:
     def suffix(self) -> str:
         """Scores of an earlier state of a teacher are named <set>@<state>."""
         return "" if self.state == "final" else f"@{self.state}"
+
+    @property
+    def title(self) -> str:
+        """For a line of progress."""
+        who = f"teacher {self.run.name}" if self.run.keep else f"{self.run.name} s{self.run.seed}"
+        return who if self.state == "final" else f"{who} at {self.state}"
 
     @cached_property
     def network(self) -> Network:
@@ -165,8 +172,9 @@ class EvaluatedRun:
 
     def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:
         """Outputs of several networks for a set, batch by batch in its order."""
-        sets = self.context.sets
-        return predict(networks, images, sets.image_size, device=self.device, batch=build_task(sets).eval_batch_size)
+        sets, quiet, batch = self.context.sets, self.context.quiet, build_task(self.context.sets).eval_batch_size
+        title = f"{self.score or 'scoring'}, {self.title}"
+        return predict(networks, images, sets.image_size, device=self.device, batch=batch, title=title, quiet=quiet)
 
     def outputs(self, images: AnySet, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and embeddings (N, D) of a set with one label per image; of another network if given."""

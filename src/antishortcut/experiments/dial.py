@@ -132,7 +132,7 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     reference = reference or "early"
     chosen: dict[str, Value] = {"reference": reference}
     if sets.val is None:
-        why = f"level mild for a budget of {budget:g}, against {reference}: no validation split, so no trial"
+        why = f"level mild for a budget of {budget:g}, against {reference}: no trial without val/ or data.val_fraction"
         return DialChoice("mild", LEVELS["mild"] | chosen, why)
     trials: list[LevelTrial] = []
     first = hard = torch.empty(0)

@@ -1,11 +1,13 @@
 """Networks of libraries and users: `timm:NAME`, `torchvision:NAME`, and your own as `package.module:factory`."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from antishortcut.errors import UserError, suggest
+from antishortcut.models.hub import from_hub
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.live import KIND, live_copy
 from antishortcut.models.user_models import from_own, own_code
@@ -41,10 +43,11 @@ def make_timm(name: str, pretrained: bool, **options: Any) -> ExternalModel:
     """timm.create_model, with the normalisation and size of its weights."""
     import timm
 
+    remote = (pretrained or name.startswith("hf-hub:")) and not name.startswith("local-dir:")
+    downloads = from_hub(f"the weights of timm:{name}", f"start without: {SCRATCH}") if remote else nullcontext()
     try:
-        module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
-    except OSError as error:  # also raised by a failed download
-        raise UserError(f"cannot download the weights of timm:{name}: {error}; start without: {SCRATCH}") from error
+        with downloads:
+            module: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     except (RuntimeError, AssertionError) as error:  # an unknown weight tag, a network without weights, an odd size
         raise UserError(f"timm cannot make {name!r}: {error}") from error
     settings = getattr(module, "pretrained_cfg", {})

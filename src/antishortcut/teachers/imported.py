@@ -76,9 +76,9 @@ def _read_snapshots(folder: Path) -> Iterator[ImportedState]:
         raise UserError(f"{manifest}: not a manifest of antishortcut.Snapshots ({reason})") from None
 
 
-def check_files_fit(teacher: TeacherSettings, data: DataSplits) -> None:
+def check_files_fit(teacher: TeacherSettings, data: DataSplits, download: bool = True) -> None:
     """Raise for weights of another network or of other classes, before anything is trained with them."""
-    network, states = _network(teacher, data), imported_states(teacher)
+    network, states = _network(teacher, data, download), imported_states(teacher)
     _load(network, states[0])
     first = {key: value.clone() for key, value in network.state_dict().items()}
     _load(network, states[-1])
@@ -155,12 +155,12 @@ def import_teacher(
     run_dir.finish(result | {"steps": states[-1].step, "parameters": size, "seconds": 0.0})
 
 
-def _network(teacher: TeacherSettings, data: DataSplits) -> Network:
+def _network(teacher: TeacherSettings, data: DataSplits, download: bool = True) -> Network:
     """The teacher's network before files of weights are loaded; your own factory loads its published ones itself."""
-    published = teacher.final == PUBLISHED
-    model = teacher.without_weights().model_copy(update={"pretrained": published and not is_own(teacher.name)})
+    published = teacher.final == PUBLISHED and not is_own(teacher.name)
+    model = teacher.without_weights().model_copy(update={"pretrained": published and download})
     network, count = build_model(model, len(data.classes), data.image_size), len(data.classes)
-    if model.pretrained and count:
+    if published and count:
         settings = getattr(getattr(network.body, "module", None), "pretrained_cfg", None) or {}  # timm's
         known = settings.get("num_classes") or published_classes(teacher.name)
         if known != count:  # its classifier would be a random one

@@ -305,14 +305,20 @@ def _assistants(recipe: Recipe, between: Sequence[str]) -> Iterator[tuple[ModelS
         yield recipe.student.model_copy(update={"name": network}), where | {"keep": recipe.teacher.keep}
 
 
-def feasible(recipe: Recipe, session: Session, method: str) -> tuple[str, ...]:
-    """Raise now what would keep a student from being trained. Returns the teacher roles that the method needs."""
+def feasible(recipe: Recipe, session: Session, method: str, download: bool = True) -> tuple[str, ...]:
+    """Raise now what would keep a student from being trained. Returns the teacher roles that the method needs.
+
+    download: whether published weights are fetched now; a plan that is only shown has no need of them.
+    """
+    if not download:
+        student = recipe.student.model_copy(update={"pretrained": False})
+        recipe = recipe.model_copy(update={"student": student})
     settings, data = method_options(method, recipe.methods.get(method, {})), session.sets(recipe.data)
     _teach_run(recipe, session)  # its weights are there
     _check(recipe, session, method, settings, [], recipe.teacher.early_state)
     roles = method_roles(method, settings, weak=recipe.teacher.early == "weak")
     if roles and recipe.teacher.final is not None:
-        check_files_fit(recipe.teacher, data)
+        check_files_fit(recipe.teacher, data, download)
     return roles
 
 
