@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 from antishortcut import __version__
+from antishortcut.cli.data import data_settings
 from antishortcut.cli.options import table
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS
 from antishortcut.report import summarise
 from tests.conftest import Refusal, asd, invoke
+
+
+def test_titles_of_tables_are_not_folded_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    table("kd on folder:photos, test set, 72 images", ("", "epoch"), [("last", 2)])
+    assert capsys.readouterr().out.splitlines()[0] == "kd on folder:photos, test set, 72 images"
+
+
+def test_a_folder_called_like_a_kind_of_data_is_a_folder(here: Path) -> None:
+    Path("unlabelled").mkdir()
+    assert data_settings("unlabelled")[0].name == "folder:unlabelled"
 
 
 def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> None:

@@ -157,7 +157,7 @@ def test_bad_names(tmp_path: Path) -> None:
 
 def test_plant_draws_a_sheet_and_says_what_is_next(tmp_path: Path, ended: Ended) -> None:
     data, out = make_labelled(tmp_path), tmp_path / "plant.png"
-    text, _, code = ended("plant", data, "--out", out)
+    text, _, code = ended("plant", data, "--out", out, "--threads", 1)
     assert code == 0
     assert out.stat().st_size > 1000
     assert "kind=watermark&rho=0.9" in text

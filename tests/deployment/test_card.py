@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antishortcut import predict
 from antishortcut.deployment import FORMATS, export
 from antishortcut.evaluation import EVALUATIONS
 from antishortcut.run_dir import RunDir, write_json
@@ -20,7 +21,12 @@ MECHANISM = {"cos_final", "cos_early", "projection", "projection_random"}
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_code_of_the_card_runs(
-    form: str, student: RunDir, of_timm: RunDir, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str,
+    student: RunDir,
+    of_timm: RunDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = of_timm if form == "timm" else student
     exported = export(folder, form, None, out=tmp_path / form)
@@ -28,10 +34,12 @@ def test_code_of_the_card_runs(
     assert block.splitlines()[: len(exported.record["load"])] == exported.record["load"]
     monkeypatch.chdir(exported.place)
     photo(Path("photo.jpg"))
+    (answer,) = predict(folder.path, "photo.jpg")
     if exported.record["recipe"] is None:  # others need no package of ours
         monkeypatch.setitem(sys.modules, "antishortcut", None)
     names: dict[str, Any] = {}
     exec(compile(block, form, "exec"), names)
+    assert capsys.readouterr().out.splitlines() == [f"{top['class']} {top['confidence']:.1%}" for top in answer["top"]]
     if "logits" in names:
         assert tuple(names["logits"].shape) == (1, 10)
 

@@ -14,6 +14,7 @@ from antishortcut.report.collect import collect
 from antishortcut.report.model_cost import size_table
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.pipeline import Session
+from tests.conftest import invoke
 
 
 def test_latency_is_measured_alternately() -> None:
@@ -72,6 +73,9 @@ def test_report_shows_size_and_latency(student: RunDir, session: Session, tmp_pa
     }  # fmt: skip
     assert (own["role"], own["ms"], own["faster"], own["runs"]) == ("student", values["ms"], values["times_faster"], 1)
     assert own["smaller"] == pytest.approx(values["teacher_parameters"] / values["parameters"])
+    lines = invoke("report", suite).stdout.splitlines()
+    assert any(line.startswith("ms: milliseconds for one image") for line in lines)
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
     page, text = (suite / "report.html").read_text(), (suite / "table.md").read_text()
     assert '<section id="sizes"><h2>Size and latency</h2>' in page
     assert f"| cnn-2-16 | student | {values['parameters']:,} |" in text

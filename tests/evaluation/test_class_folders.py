@@ -170,6 +170,14 @@ def test_bad_folders_are_one_line_before_a_network_is_loaded(
     assert message in refusal("evaluate", folder.path, *(word for each in on for word in ("--on", each)))
 
 
+def test_progress_says_which_set_of_which_run(
+    folder: RunDir, here: Path, sketch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antishortcut.progress.EVERY", 0.0)
+    said = invoke("evaluate", folder.path, "--on", f"line={sketch}").stderr
+    assert f"folder line, {folder.read()[0].title}: step 1/1" in said
+
+
 def test_distill_also(folder: RunDir, tiny: Path, sketch: Path, here: Path) -> None:
     result = asd("distill", tiny, "--method", "ce", "--suite", "s", "--also", f"sketch={sketch}", "--threads", 1)
     row, chance = result["also"]  # it has no teacher

@@ -176,6 +176,7 @@ def test_a_choice_on_few_images(session: Session) -> None:
     assert tried == ["none", *list(LEVELS)[2:]][: len(tried)]
     assert [one.allowed for one in choice.trials[:-1]] == [True] * (len(tried) - 1)
     runs = [RunDir(session.runs / "s-trials" / f"{level}-s1") for level in tried]
+    assert [run.read()[0].title for run in runs] == [f"trial {level} s1" for level in tried]
     assert len(list((session.runs / "teachers").iterdir())) == 1
     times = [run.path.stat().st_mtime_ns for run in runs]
     assert choose(recipe, session, seed=1, suite="s", budget=0.5) == choice

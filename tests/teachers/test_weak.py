@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
+from antishortcut.api.scoring import score_also
 from antishortcut.config.recipe import WEAK_KEEP, Recipe, early_state, load_recipe, teach_run, weak_run, with_settings
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
@@ -120,6 +122,16 @@ def test_it_is_trained_once_and_shared_by_seeds_and_methods(taught: Taught, monk
     assert first.roles == second.roles == {"final": "final", "early": first.early}
     assert teachers(session) == before
     assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_its_scores_are_not_called_an_early_teachers(taught: Taught, tmp_path: Path) -> None:
+    recipe, session = taught
+    run = distill(recipe, session, method="contrast", seed=1, suite="s")
+    Image.new("RGB", (32, 32)).save(tmp_path / "0.png")
+    (tmp_path / "black" / session.sets(recipe.data).classes[0]).mkdir(parents=True)
+    (tmp_path / "0.png").rename(next((tmp_path / "black").iterdir()) / "0.png")
+    rows = score_also(run, session, {"black": tmp_path / "black"}, "cpu")
+    assert [row["network"] for row in rows] == ["student", "teacher", "weak reference", "chance"]
 
 
 def test_a_killed_run_resumes_bit_identically(taught: Taught, tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ class Run(Settings):
     keep: tuple[float | str, ...] = ()
 
     @property
+    def title(self) -> str:
+        """Before its lines of progress."""
+        kind = "teacher " if self.keep else "trial " if self.suite.endswith(TRIALS) else ""
+        return f"{kind}{self.name} s{self.seed}"
+
+    @property
     def hash(self) -> str:
         """16 hex digits over everything that decides the result; the name and the folder do not."""
         exclude = {"suite", "name", "early", "keep"}  # without effect on the result

@@ -6,7 +6,7 @@ import importlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class WrittenModel:
     recipe: Mapping[str, Any] = field(default_factory=dict)  # the student of a recipe that starts from it
 
 
+NAMES = 'json.load(open("export.json"))["names"]'  # of classes, in lines of Python for the card
+
+
 def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     """model.onnx, any batch size; of segmentation any image size."""
     names = output_names(opened, embedding)
@@ -63,14 +66,52 @@ def to_onnx(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     )
 
 
-def _onnx_use(opened: OpenedRun, outputs: list[str]) -> tuple[str, ...]:
-    """From a file of the user's to names of classes, prepared as the images were that it was scored on."""
+def _picture(opened: OpenedRun) -> tuple[str, ...]:
+    """Lines that prepare a file of the user's as the images were that it was scored on."""
     side, shorter = opened.side, opened.shorter_side
     crop = (
         f"picture = ImageOps.cover(picture, ({shorter}, {shorter}), Image.Resampling.BILINEAR)  # its shorter side",
         f"left, top = (picture.width - {side}) // 2, (picture.height - {side}) // 2",
         f"picture = picture.crop((left, top, left + {side}, top + {side}))",
     )
+    return (
+        'picture = Image.open("photo.jpg").convert("RGB")  # yours',
+        *(() if opened.maps else crop),
+        "image = np.asarray(picture, np.float32).transpose(2, 0, 1)[None] / 255  # (1, 3, H, W), RGB in [0, 1]",
+    )
+
+
+def _torch_use(opened: OpenedRun, call: Sequence[str], names: str = NAMES, bare: bool = False) -> tuple[str, ...]:
+    """From a file of the user's to names of classes. call: lines from image to logits; names: where the classes are.
+
+    bare: a network without our wrapper, which resizes images where it takes one size alone.
+    """
+    size = opened.network.size or opened.side
+    resize = f"image = torch.nn.functional.interpolate(image, ({size}, {size}), mode='bilinear', antialias=True)"
+    show: tuple[str, ...] = ("print(embedding.shape)",)
+    if opened.classes:
+        show = (f"names = {names if opened.names else f'[str(number) for number in range({opened.classes})]'}",)
+    if opened.classes and opened.maps:
+        show += ("for number, pixels in zip(*logits.argmax(1).unique(return_counts=True)):",)
+        show += ('    print(f"{names[number]} {pixels / logits[0, 0].numel():.1%}")',)
+    elif opened.classes:
+        show += ("top = logits[0].softmax(0).topk(min(3, len(names)))",)
+        show += ("for confidence, number in zip(top.values.tolist(), top.indices.tolist()):",)
+        show += ('    print(f"{names[number]} {confidence:.1%}")',)
+    return (
+        *(("import json",) if opened.names and names == NAMES else ()),
+        "import numpy as np",
+        "from PIL import Image, ImageOps",
+        *_picture(opened),
+        "image = torch.from_numpy(image)",
+        *((resize,) if bare and size != opened.side and not opened.maps else ()),
+        *call,
+        *show,
+    )
+
+
+def _onnx_use(opened: OpenedRun, outputs: list[str]) -> tuple[str, ...]:
+    """The same without torch."""
     known = 'json.loads(student.get_modelmeta().custom_metadata_map["classes"])'
     classes = (f"names = {known if opened.names else f'[str(number) for number in range({opened.classes})]'}",)
     show: tuple[str, ...] = ("print(embedding.shape)",)
@@ -82,9 +123,7 @@ def _onnx_use(opened: OpenedRun, outputs: list[str]) -> tuple[str, ...]:
         show += ("for number in confidence.argsort()[:-4:-1]:",)
         show += ('    print(f"{names[number]} {confidence[number]:.1%}")',)
     return (
-        'picture = Image.open("photo.jpg").convert("RGB")  # yours',
-        *(() if opened.maps else crop),
-        "image = np.asarray(picture, np.float32).transpose(2, 0, 1)[None] / 255  # (1, 3, H, W), RGB in [0, 1]",
+        *_picture(opened),
         f'{", ".join(outputs)}{"," * (len(outputs) == 1)} = student.run({json.dumps(outputs)}, {{"image": image}})',
         *show,
     )
@@ -113,11 +152,7 @@ def to_torch(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     return WrittenModel(
         run=lambda image: as_tuple(loaded(image)),
         load=("import torch", 'student = torch.export.load("model.pt2").module()'),
-        use=(
-            f"image = torch.rand(1, 3, {opened.side}, {opened.side})  # yours: RGB in [0, 1]",
-            f"{', '.join(output_names(opened, embedding))} = student(image)",
-            "print(logits.argmax(1))" if opened.classes else "print(embedding.shape)",
-        ),
+        use=_torch_use(opened, [f"{', '.join(output_names(opened, embedding))} = student(image)"]),
         library="torch",
     )
 
@@ -148,10 +183,7 @@ def to_safetensors(opened: OpenedRun, place: Path, embedding: bool) -> WrittenMo
     return WrittenModel(
         run=lambda image: [getattr(network(image), output)],
         load=(*load, 'load_weights(student, "model.safetensors")'),
-        use=(
-            "import torch",
-            f"{output} = student(torch.rand(1, 3, {opened.side}, {opened.side})).{output}  # yours: RGB in [0, 1]",
-        ),
+        use=("import torch", *_torch_use(opened, [f"{output} = student(image).{output}"])),
         library="antishortcut",
         preprocessing="inside the network these lines make; weights loaded otherwise want mean and std applied first",
         recipe=recipe,
@@ -172,7 +204,6 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
 
     module = copy.deepcopy(opened.bare).to(memory_format=torch.contiguous_format)  # as safetensors wants them
     known = getattr(module, "pretrained_cfg", {})
-    side = network.size or opened.side
     config = {key: known[key] for key in ("first_conv", "classifier") if known.get(key) is not None}
     config |= _pretrained_cfg(opened) | {"fixed_input_size": bool(known.get("fixed_input_size"))}  # built for that size
     with library_errors(f"timm does not load what it saved of {name}", INSTEAD):
@@ -184,10 +215,14 @@ def to_timm(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     return WrittenModel(
         run=lambda image: [loaded((network.resized(image) - network.mean) / network.std)],
         load=("import timm, torch", 'student = timm.create_model("local-dir:.", pretrained=True).eval()'),
-        use=(
-            f"image = torch.rand(1, 3, {side}, {side})  # yours: RGB in [0, 1]",
-            'mean, std = (torch.tensor(student.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))',
-            f"print(student((image - mean) / std){'.argmax(1)' if opened.classes else '.shape'})",
+        use=_torch_use(
+            opened,
+            (
+                'mean, std = (torch.tensor(student.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))',
+                f"{output_names(opened, False)[0]} = student((image - mean) / std)",
+            ),
+            'student.pretrained_cfg["label_names"]',
+            bare=True,
         ),
         library="timm",
         preprocessing="not inside: apply mean and std first",
@@ -207,11 +242,7 @@ def to_hub(opened: OpenedRun, place: Path, embedding: bool) -> WrittenModel:
     return replace(
         written,
         load=("import antishortcut, torch", 'student = antishortcut.load(".")'),
-        use=(
-            f"image = torch.rand(1, 3, {opened.side}, {opened.side})  # yours: RGB in [0, 1]",
-            "logits = student(image)",
-            "print(logits.argmax(1))" if opened.maps else "print(student.classes[logits[0].argmax()])",
-        ),
+        use=_torch_use(opened, [f"{output_names(opened, False)[0]} = student(image)"], "student.classes"),
         preprocessing="inside what antishortcut.load gives; weights loaded otherwise want mean and std applied first",
     )
 

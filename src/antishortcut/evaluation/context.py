@@ -137,8 +137,7 @@ class EvaluatedRun:
     @property
     def title(self) -> str:
         """For a line of progress."""
-        who = f"teacher {self.run.name}" if self.run.keep else f"{self.run.name} s{self.run.seed}"
-        return who if self.state == "final" else f"{who} at {self.state}"
+        return self.run.title if self.state == "final" else f"{self.run.title} at {self.state}"
 
     @cached_property
     def network(self) -> Network:

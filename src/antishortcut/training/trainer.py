@@ -17,7 +17,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from antishortcut.config.recipe import TRIALS, Execution, Recipe, Run, Value
+from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
 from antishortcut.data.strong_augment import with_strong_view
@@ -220,10 +220,9 @@ class Trainer:
         self._restore()
         self.started = saved = time.monotonic()
         log_every = max(self.steps_per_epoch // 10, 1)
-        title, is_rank0 = f"{self.run.name} s{self.run.seed}", self.fabric.is_global_zero
-        kind = "teacher " if self.run.keep else "trial " if self.run.suite.endswith(TRIALS) else ""
+        is_rank0 = self.fabric.is_global_zero
         with (
-            ProgressBar(kind + title, self.total_steps, quiet or not is_rank0, self.run.optim.batch) as progress,
+            ProgressBar(self.run.title, self.total_steps, quiet or not is_rank0, self.run.optim.batch) as progress,
             stop_signals() as stop,
             oom_errors(self._out_of_memory),
             Loggers(self.execution.log * is_rank0, self.run, self.run_dir.path, self.done, progress.say) as loggers,
