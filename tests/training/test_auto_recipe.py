@@ -159,11 +159,11 @@ def test_no_pretrained_is_shown_in_the_plan(ended: Ended, tmp_path: Path, monkey
 
 def test_a_dry_run_downloads_nothing(ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    words = ("distill", "--data", make_folder(tmp_path), "--student", "timm:test_resnet", "--teacher", "timm:test_vit")
-    out, err, code = ended(*words, "--epochs", 1, "--dry-run")
+    words = ("distill", "--data", make_folder(tmp_path), "--student", "timm:test_resnet", "--method", "kd", "--dry-run")
+    out, err, code = ended(*words, "--teacher", "cnn-8", "--epochs", 1)
     assert code == 0, err
     assert tomllib.loads(out)["student"]["pretrained"] is True
-    out, err, code = ended(*words, "--dry-run", "--final", "pretrained")
+    out, err, code = ended(*words, "--teacher", "timm:test_vit", "--final", "pretrained")
     assert (code, out) == (2, "")
     assert "the published weights of timm:test_vit have 1,000 outputs, your data 2 classes" in err.splitlines()[-1]
 
@@ -172,7 +172,7 @@ def test_kd_of_a_final_checkpoint_alone_leaves_out_what_needs_an_early_one(here:
     make_folder(here / "photos", held=None, per_class=12)
     torch.save(build("cnn-8", 2, image_size=16).state_dict(), "last.pt")
     words = ("distill", "--data", "photos", *PAIR, "--final", "last.pt", "--epochs", 1, "--set", "data.image_size=16")
-    _, err, code = ended(*words, "--method", "kd", "--force", "--also", "same=photos")
+    _, err, code = ended(*words, "--method", "kd", "--force", "--also", "same=photos/train")
     assert code == 0, err
     assert err.count("not measured") <= 1, err
     assert "asd predict runs/photos-cnn-8-cnn-4-8/kd-s1 IMAGE" in err
