@@ -1,4 +1,4 @@
-"""What networks answer on a dozen images, and where they look: maps.npz, read without torch.
+"""What networks answer on a dozen images or two more, and where they look: maps.npz, read without torch.
 
 name       (n,)        of the image: its number in the test set, or its path
 why        (n,)        by which rule it was chosen
@@ -33,12 +33,12 @@ from antishortcut.types import AnySet, DataSplits
 SIDE, PICTURE, QUALITY = 32, 96, 80  # of a map; longest side of a picture, and its JPEG quality
 TOP = 5
 BATCH = 16  # a graph that keeps all maps is large
-RULES = {  # how many images, and which; the first three look at the teacher alone, so its students share them
+RULES = {  # how many images, and which; they look at the teacher alone, so its students share this dozen
     "T_early and T_final differ": 6,
-    "both teachers right": 2,
-    "both teachers wrong": 2,
-    "student and T_final differ": 2,
+    "both teachers right": 3,
+    "both teachers wrong": 3,
 }
+MORE = 2  # on which the student and T_final differ
 STATES = {  # of a teacher without a student
     "T_early right, T_final wrong": 3,
     "T_early and T_final differ": 5,
@@ -76,7 +76,7 @@ def write_answers(
 
 
 def choose(answers: Mapping[str, Tensor], label: Tensor) -> list[tuple[int, str]]:
-    """Places in the pool (N,) and why each was chosen, by rule, in a random but fixed order; "any" fills up."""
+    """Places in the pool (N,) and why each was chosen, by rule, in a random but fixed order; "any" fills a dozen."""
     if "final" in answers:
         early, final = answers["early"], answers["final"]
         fits = {
@@ -84,7 +84,6 @@ def choose(answers: Mapping[str, Tensor], label: Tensor) -> list[tuple[int, str]
             "T_early and T_final differ": early != final,
             "both teachers right": (early == label) & (final == label),
             "both teachers wrong": (early != label) & (final != label) & (early == final),
-            "student and T_final differ": answers.get("own", final) != final,
         }
         rules = RULES if "own" in answers else STATES
     else:
@@ -92,11 +91,17 @@ def choose(answers: Mapping[str, Tensor], label: Tensor) -> list[tuple[int, str]
         fits, rules = {"right": right, "wrong": ~right}, ALONE
     mixed = order(len(label), 0, 0)  # (N,)
     chosen: dict[int, str] = {}
+
+    def add(fit: Tensor, count: int, why: str) -> None:
+        places = [at for at in mixed[fit[mixed]].tolist() if at not in chosen]
+        chosen.update(dict.fromkeys(places[:count], why))
+
     for rule, count in rules.items():
-        places = [at for at in mixed[fits[rule][mixed]].tolist() if at not in chosen]
-        chosen |= dict.fromkeys(places[:count], rule)
-    rest = [at for at in mixed.tolist() if at not in chosen][: sum(rules.values()) - len(chosen)]
-    return list((chosen | dict.fromkeys(rest, "any")).items())
+        add(fits[rule], count, rule)
+    add(torch.ones_like(label, dtype=torch.bool), sum(rules.values()) - len(chosen), "any")
+    if rules is RULES:
+        add(answers["own"] != answers["final"], MORE, "student and T_final differ")
+    return list(chosen.items())
 
 
 def look(network: Network, images: AnySet, size: int, device: str = "cpu") -> dict[str, NDArray[Any]]:

@@ -19,7 +19,7 @@ from antishortcut.types import ImageSet
 ARTIFACT = Path("artifacts") / "maps.npz"
 POOL = 2_000  # test images that those are chosen from
 GLYPHS = 256  # images on which the share on the glyph is measured
-VERSION = 1
+VERSION = 2
 
 
 def maps(context: EvalContext) -> Iterator[Score]:
