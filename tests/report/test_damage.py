@@ -11,7 +11,7 @@ import pytest
 from antishortcut.report import build
 from antishortcut.report.collect import Collected, collect
 from antishortcut.report.page import libraries, make_figures, render
-from antishortcut.report.reader import MANY, PICTURE, history, terms
+from antishortcut.report.reader import MANY, PICTURE, history, read_object, readable, terms
 from antishortcut.report.table import ResultTable
 from tests.browser.fake_runs import TEACHER, directions, full, score, student
 
@@ -55,6 +55,20 @@ def test_another_value_at_any_key_stops_nothing(runs: Path) -> None:
         drawn = make_figures(table)
         assert {row["method"] for row in table.rows()} == {"kd", "asd"}
         json.dumps([table.rows(), *(panel.data for figure in drawn.all() for panel in figure.panels)], allow_nan=False)
+
+
+def test_text_that_no_picture_can_have_is_spelled_out(tmp_path: Path) -> None:
+    """Whatever way it stands in a file; files without any are read without a look at every value."""
+    path = tmp_path / "scores.json"
+    for content in (
+        b'{"plain": 1, "a": [0.5, {"b": "c d"}]}', b'{"\\u0001": ["\\ud800"]}', b'{"a\x7f": "\x7f"}', b'{"a": "\\n\\t"}',
+        '{"a": "\ufffe\u202e"}'.encode(), '{"a": "\u2028"}'.encode("utf-16-be"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        found = read_object(path)
+        assert found == readable(json.loads(content))
+        texts = "".join(f"{key}{value}" for key, value in found.items())
+        assert texts.isprintable()
 
 
 @pytest.mark.parametrize("content", [b"{", b"null", b"\xff\xfe", b'{"values": 3}', b"[" * 100_000])

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import vl_convert
+from altair.utils import schemapi
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -66,6 +67,7 @@ class Figures:
         return [figure for figures in (*students, teachers, self.training) for figure in figures]
 
 
+@schemapi.debug_mode(False)  # charts unchecked, in half the time; tests draw each
 def make_figures(table: ResultTable) -> Figures:
     def filled(figures: Iterable[Figure]) -> list[Figure]:
         return [figure for figure in figures if figure.panels]

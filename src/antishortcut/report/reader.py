@@ -94,10 +94,12 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:
 
 def read_object(path: Path) -> Json:
     """The JSON object in a file."""
-    result = json.loads(content(path))
+    data = content(path)
+    result = json.loads(data)
     if not isinstance(result, dict):
         raise ValueError("not a JSON object")
-    return dict(readable(result))
+    plain = data.isascii() and not any(sign in data for sign in b"\\\x7f\0")  # all text in it is readable
+    return result if plain else dict(readable(result))
 
 
 def readable(value: Any) -> Any:

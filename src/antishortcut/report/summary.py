@@ -10,7 +10,7 @@ from statistics import fmean
 
 from antishortcut.evaluation import FOLDER
 from antishortcut.report.collect import BASELINE, Collected, StudentRun
-from antishortcut.report.reader import CORRUPTIONS
+from antishortcut.report.reader import CORRUPTIONS, PROBES
 from antishortcut.report.reference_rows import teacher_value
 from antishortcut.report.stats import Paired
 from antishortcut.report.table import FEWEST, ResultTable, better, leaves_zero_out, split_column
@@ -241,8 +241,11 @@ def _pair(one: Overview, values: list[float | None]) -> str:
 
 def _probed(one: Overview) -> str:
     """What takes the place of a feared set: the probes, or how to have them."""
-    values: Mapping[str, float] = one.groups[one.chosen][0].values
-    near = max(NEAR, 1 / math.sqrt(one.first.counts.get("probes") or math.inf))  # few images say little
+    student = one.groups[one.chosen][0]
+    values: Mapping[str, float] = student.values
+    right = min((each.get("whole", 1.0) for each in student.probes.values()), default=1.0)
+    right *= student.counts.get(PROBES) or math.inf  # answers whose shares are compared; few say little
+    near = max(NEAR, 1 / math.sqrt(max(right, 1.0)))
     known = {leans: own for name, leans in LEANS.items() if (own := values.get(f"probes {name}")) is not None}
     if not known:
         return f"{UNSCORED}: {HOW}." if one.metric == "accuracy" else f"{UNSCORED}."
