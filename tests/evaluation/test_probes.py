@@ -261,7 +261,7 @@ def test_on_known_shortcuts_the_texture_share_orders_networks_as_accuracy_under_
             texture[role] += scores["probes"]["values"][f"texture_share_{role}"] / 3
             logits, _ = run.outputs(images, run.teachers("probes").network(role))
             conflict[role] += dict(accuracy(logits, images.label))["accuracy"] / 3
-    assert conflict["early"] < conflict["kd"] < conflict["contrast"] < conflict["final"]
-    assert texture["early"] > texture["kd"] > texture["contrast"]
-    assert texture["early"] > texture["asd"] > texture["contrast"]
-    assert texture["kd"] > texture["final"]
+    for low in ("kd", "asd"):  # hardly apart
+        assert conflict["early"] < conflict[low] < conflict["contrast"] < conflict["final"]
+        assert texture["early"] > texture[low] > texture["contrast"]
+    assert texture["kd"] > texture["final"]  # but not below contrast, where accuracy under conflict puts it
