@@ -34,7 +34,7 @@ def test_images_are_chosen_by_rule_and_mostly_by_the_teacher() -> None:
             "both teachers wrong": early[at] == final[at] != label[at],
             "student and T_final differ": own[at] != final[at],
         }[why]
-    assert choose({"own": other, "early": early, "final": final}, label)[:12] == chosen[:12]  # a page of both has a dozen
+    assert choose({"own": other, "early": early, "final": final}, label)[:12] == chosen[:12]  # shared
     agreed = choose({"own": label, "early": label, "final": label}, label)  # nobody errs
     assert [why for _, why in agreed] == ["both teachers right"] * 3 + ["any"] * 9
     assert choose({"own": other, "early": label, "final": label}, label)[:12] == agreed

@@ -61,8 +61,8 @@ def test_text_that_no_picture_can_have_is_spelled_out(tmp_path: Path) -> None:
     """Whatever way it stands in a file; files without any are read without a look at every value."""
     path = tmp_path / "scores.json"
     for content in (
-        b'{"plain": 1, "a": [0.5, {"b": "c d"}]}', b'{"\\u0001": ["\\ud800"]}', b'{"a\x7f": "\x7f"}', b'{"a": "\\n\\t"}',
-        '{"a": "\ufffe\u202e"}'.encode(), '{"a": "\u2028"}'.encode("utf-16-be"),
+        b'{"plain": 1, "a": [0.5, {"b": "c d"}]}', b'{"\\u0001": ["\\ud800"]}', b'{"a\x7f": "\x7f"}',
+        b'{"a": "\\n\\t"}', '{"a": "\ufffe\u202e"}'.encode(), '{"a": "\u2028"}'.encode("utf-16-be"),
     ):  # fmt: skip
         path.write_bytes(content)
         found = read_object(path)
