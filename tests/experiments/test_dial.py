@@ -223,10 +223,13 @@ def test_budget_and_frontier_on_the_command_line(tmp_path: Path, ended: Ended) -
         (("--method", METHOD, "--budget", "0.1", "--set", "method.hint=3"), "are set by hand"),
         (("--method", METHOD, "--budget", "2"), "from 0 to below 1"),
         (("--method", METHOD, "--budget", "0.1", "--generations", "2"), "leave --via and --generations out"),
+        (("--method", METHOD, "--set", "teacher.epochs=3"), f"{METHOD}-s1 holds another run (teacher: "),
+        (("--method", METHOD, "--set", "teacher.epochs=3", "--name", "x"), "none-s1 holds another run (teacher: "),
     ):
         _, error, code = ended("distill", "cues", *settings, "--runs", tmp_path / "runs", *wrong)
         assert code == 2
         assert message in error
+    assert len(list((tmp_path / "runs" / "teachers").iterdir())) == 1  # no teacher was trained for what is refused
 
 
 def test_a_budget_is_a_share(session: Session) -> None:

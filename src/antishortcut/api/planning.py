@@ -15,6 +15,7 @@ from antishortcut.api.scoring import eval_context, score_run
 from antishortcut.config.recipe import (
     DIALS,
     LEVELS,
+    TRIALS,
     WEAK,
     Recipe,
     Run,
@@ -31,7 +32,7 @@ from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
 from antishortcut.fileio import text as text_of
 from antishortcut.progress import first_process
-from antishortcut.run_dir import RunDir, difference
+from antishortcut.run_dir import difference
 
 if TYPE_CHECKING:
     from antishortcut.training.auto_recipe import PairRequest
@@ -57,8 +58,8 @@ def dialled(
 ) -> Recipe:
     """The recipe with the settings that the dial chose, unless it has its own; a planned one gets them in writing."""
     from antishortcut.experiments import dial
+    from antishortcut.training.pipeline import check_name, feasible
     from antishortcut.training.pipeline import distill as distill_recipe
-    from antishortcut.training.pipeline import feasible
     from antishortcut.types import lacks_labels
 
     requested, bare = budget is not None or frontier, lacks_labels(session.sets(recipe.data).train)
@@ -69,9 +70,11 @@ def dialled(
             raise UserError(f"--budget and --frontier are of --method {dial.METHOD}: {why}")
         return recipe
     levels = {f"{method}-{level}": values for level, values in LEVELS.items()} if frontier else {}
-    for run in (name or method, *levels):
-        RunDir(session.runs / suite / f"{run}-s{seed}").check_place()
-    if dial.is_open(recipe, method):
+    places = [(suite, run) for run in (name or method, *levels)]
+    is_open = dial.is_open(recipe, method)
+    for folder, run in [*places, *((suite + TRIALS, level) for level in LEVELS if is_open)]:
+        check_name(recipe, session, method=method, seed=seed, suite=folder, name=run)
+    if is_open:
         feasible(recipe, session, method)  # before the teacher is trained
         choice = dial.choose(recipe, session, seed=seed, suite=suite, budget=budget or 0.0)
         session.say(choice.why)

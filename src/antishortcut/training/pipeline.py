@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -252,24 +253,9 @@ def distill(
         raise UserError(f"method {method!r} has no teacher, so there is nothing between teacher and student")
     name = name or _student_name(method, via, generations, recipe.augmentation_cycle)
     students = [*_assistants(recipe, between), (recipe.student, {"seed": seed, "suite": suite, "name": name})]
-    fingerprint = session.sets(recipe.data).fingerprint
-
-    def student_run(teacher: Run, student: ModelSettings, states: dict[str, str], where: dict[str, Any]) -> Run:
-        learned = states | {"early": early_state(recipe, teacher, early)}
-        return distill_run(
-            recipe.model_copy(update={"student": student}),
-            fingerprint,
-            method=method,
-            options=settings,
-            roles={role: learned.get(role, role) for role in roles},
-            teacher=teacher.hash,
-            early=early_state(recipe, teacher),
-            **where,
-        )
-
     run = teacher = _teach_run(recipe, session)
     for student, where in students:
-        run = student_run(run, student, {}, where)
+        run = _student_run(recipe, session, method, settings, run, student, early, **where)
     run_dir = RunDir(run.folder(session.runs))
     if (run_dir.path / "run.json").exists() and "chosen" not in roles:  # which is known once the teacher is trained
         run_dir.check(run)
@@ -286,9 +272,47 @@ def distill(
         states = _resolve_states(recipe, session, roles, run, early)
         if "early" in states and not run_dir.finished:
             _check_early(run, states["early"], session)
-        run = student_run(run, student, states, where)
+        run = _student_run(recipe, session, method, settings, run, student, early, states, **where)
         session.fit(run)
     return run
+
+
+def check_name(recipe: Recipe, session: Session, *, method: str, seed: int, suite: str, name: str) -> None:
+    """Raise if a run cannot have this name. Settings of its method, of which some are not chosen yet, may be any."""
+    run_dir = RunDir(session.runs / suite / f"{name}-s{seed}")
+    run_dir.check_place()
+    if (run_dir.path / "run.json").exists():
+        there, _ = run_dir.read()
+        settings = method_options(method, there.options if there.method == method else {})
+        where: dict[str, Any] = {"seed": seed, "suite": suite, "name": name}
+        teacher = _teach_run(recipe, session)
+        run_dir.check(_student_run(recipe, session, method, settings, teacher, recipe.student, **where))
+
+
+def _student_run(
+    recipe: Recipe,
+    session: Session,
+    method: str,
+    settings: Mapping[str, Value],
+    teacher: Run,
+    student: ModelSettings,
+    early: str | None = None,
+    states: Mapping[str, str] = MappingProxyType({}),
+    **where: Any,
+) -> Run:
+    """The training of a student of this teacher. states: what roles stand for, as far as that is chosen in training."""
+    learned = dict(states) | {"early": early_state(recipe, teacher, early)}
+    roles = method_roles(method, settings, weak=(early or recipe.teacher.early) == "weak")
+    return distill_run(
+        recipe.model_copy(update={"student": student}),
+        session.sets(recipe.data).fingerprint,
+        method=method,
+        options=settings,
+        roles={role: learned.get(role, role) for role in roles},
+        teacher=teacher.hash,
+        early=early_state(recipe, teacher),
+        **where,
+    )
 
 
 def _student_name(method: str, via: Sequence[str], generations: int, cycle: int | None) -> str:
