@@ -290,7 +290,7 @@ def test_a_run_whose_code_changed_resumes_only_by_force(
     assert RunDir(session.runs / "teachers" / str(folder.read()[0].teacher)).code().keys() == folder.code().keys()
 
 
-def test_the_code_of_a_network_is_that_of_its_whole_package(
+def test_the_code_of_a_network_is_that_in_and_beside_its_package(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "outer").mkdir()
@@ -298,8 +298,11 @@ def test_the_code_of_a_network_is_that_of_its_whole_package(
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("ownpackage/models").mkdir(parents=True)
     Path("ownpackage/blocks.py").write_text("from torch import nn\n\nBlock = nn.ReLU\n")
-    Path("ownpackage/models/net.py").write_text("from ownpackage.blocks import Block\n\ndef make(): ...\n")
-    assert code_of("ownpackage.models.net:make").keys() == {"ownpackage.blocks", "ownpackage.models.net"}
+    Path("ownbeside.py").write_text("WIDTH = 8\n")
+    text = "from ownbeside import WIDTH\nfrom ownpackage.blocks import Block\n\ndef make(): ...\n"
+    Path("ownpackage/models/net.py").write_text(text)
+    files = {"ownbeside", "ownpackage.blocks", "ownpackage.models.net"}
+    assert code_of("ownpackage.models.net:make").keys() == files
 
 
 def test_a_finished_run_whose_code_changed_is_used_with_a_line(

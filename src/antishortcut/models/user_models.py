@@ -66,13 +66,14 @@ def check_state(module: nn.Module, place: str) -> None:
 
 
 def own_code(place: str) -> dict[str, str]:
-    """Module → sha256 of its file when it was imported: of the factory's module, and of those in its top package.
+    """Module → sha256 of its file when it was imported: of the factory's, and of those in and beside its package.
 
     Of an installed package it is the factory's module alone.
     """
     where, digests = place.partition(":")[0], dict[str, str]()
     file = getattr(_import(where, place), "__file__", None) or os.devnull
-    folder = [*getattr(sys.modules[where.partition(".")[0]], "__path__", ()), os.path.dirname(file)][0] + os.sep
+    package = [*getattr(sys.modules[where.partition(".")[0]], "__path__", ()), file][0]
+    folder = os.path.join(os.path.dirname(package), "")
     for name, module in list(sys.modules.items()):
         file, spec = (getattr(module, key, None) for key in ("__file__", "__spec__"))
         if spec is None or not isinstance(file, str) or not file.startswith(folder):
