@@ -221,7 +221,7 @@ def test_pretrained_comes_from_timms_hub(monkeypatch: pytest.MonkeyPatch) -> Non
         requested.append((name, options))
         raise OSError("nobody answers.")
 
-    monkeypatch.setattr("antishortcut.models.hub.answers", lambda address: True)
+    monkeypatch.setattr("antishortcut.models.downloads.answers", lambda address: True)
     monkeypatch.setattr(timm, "create_model", offline)
     words = r"download the weights of timm:resnet101\.tv_in1k: nobody answers\.; .*; weights = FILE"
     with pytest.raises(UserError, match=words):

@@ -32,7 +32,7 @@ from antishortcut.experiments.jobs import Job
 from antishortcut.fileio import atomic_write, expanded
 from antishortcut.fileio import text as text_of
 from antishortcut.progress import first_process
-from antishortcut.run_dir import difference
+from antishortcut.run_dir import RunDir, difference
 
 if TYPE_CHECKING:
     from antishortcut.training.auto_recipe import PairRequest

@@ -13,7 +13,7 @@ from antishortcut.deployment.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded
 from antishortcut.models import Network, reuse_classifier
-from antishortcut.models.hub import from_hub
+from antishortcut.models.downloads import from_hub
 from antishortcut.models.reused_classifier import ClassifierSettings
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir, damaged, read_json

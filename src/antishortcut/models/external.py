@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from antishortcut.errors import UserError, suggest
-from antishortcut.models.hub import from_hub
+from antishortcut.models.downloads import from_hub
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.models.live import KIND, live_copy
 from antishortcut.models.user_models import from_own, own_code

@@ -10,7 +10,7 @@ from huggingface_hub import constants
 from antishortcut import load
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.hub import answers
+from antishortcut.models.downloads import answers
 
 CLOSED = "http://127.0.0.1:9"  # nobody listens there
 
