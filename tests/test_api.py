@@ -110,7 +110,7 @@ def test_half_without_labels_a_final_checkpoint_alone_and_a_folder_that_is_feare
     words: dict[str, Any] = {"teacher": "cnn-4", "student": "cnn-2-8", "final": "last.pt", "set": mixed}
     student = distill(data=photos, also={"grey": photos / "train"}, **words, **FAST)
     assert student.run.roles["early"].partition("/")[2].startswith("weak-")
-    assert [row["network"] for row in student.also] == ["student", "teacher", "early teacher", "chance"]
+    assert [row["network"] for row in student.also] == ["student", "teacher", "weak reference", "chance"]
     assert {"test", "hard", "probes"} <= student.scores.keys()
     compared = student.export("onnx", int8=True, also={"grey": photos / "train"}).record["int8"]["sets"]
     assert compared["grey"]["float"] == pytest.approx(student.also[0]["accuracy"])  # images are prepared alike

@@ -140,7 +140,7 @@ def test_without_val_a_tenth_is_held_out(check: Check, tmp_path: Path) -> None:
     result, code, _ = check(tmp_path)
     assert code == 0
     assert [(row["split"], row["images"]) for row in result["splits"]] == [("train", 18), ("test", 2)]
-    assert any(line.startswith("there is no val/: a tenth of the images") for line in result["advice"])
+    assert any(line.startswith("there is no val/ or test/: a tenth of the images") for line in result["advice"])
     (tmp_path / "train" / "cow").mkdir()
     result, _, _ = check(tmp_path / "train")
     assert (result["classes"], result["empty"]) == (2, ["cow"])

@@ -204,7 +204,7 @@ def test_where_no_early_state_knows_the_easy_answers_there_is_nothing_to_divide_
 def test_without_a_validation_split_signs_decide(session: Session) -> None:
     choice = choose(load_recipe("cues", [*FEW, "data.val_fraction=0"]), session, seed=1, suite="s")
     assert choice.trials == ()
-    assert "no validation split" in choice.why
+    assert "no trial without val/" in choice.why
     assert not (session.runs / "s-trials").exists()
 
 

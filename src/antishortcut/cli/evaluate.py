@@ -181,4 +181,4 @@ def export(
     tell(result.place)
     if record["names"] and record["format"] != "torch" and source.primary_metric()[0] == "accuracy":
         model = result.place / "model.onnx" if record["format"] == "onnx" else result.place
-        tell(f"next: asd predict {shlex.quote(str(model))} IMAGE...")
+        tell(f"next: asd predict {shlex.quote(str(model))} IMAGE...", sys.stderr)

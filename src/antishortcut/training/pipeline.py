@@ -283,7 +283,7 @@ def check_name(recipe: Recipe, session: Session, *, method: str, seed: int, suit
     run_dir.check_place()
     if (run_dir.path / "run.json").exists():
         there, _ = run_dir.read()
-        settings = method_options(method, there.options if there.method == method else {})
+        settings = method_options(method, {there.method: there.options}.get(method, {}))
         where: dict[str, Any] = {"seed": seed, "suite": suite, "name": name}
         teacher = _teach_run(recipe, session)
         run_dir.check(_student_run(recipe, session, method, settings, teacher, recipe.student, **where))
