@@ -53,11 +53,9 @@ class ProgressBar:
         self.started = self.last = time.monotonic()
         self.first = self.step = 0
         self.bar: Progress | None = None
-        self.cell: Any = None  # of a notebook: what it shows is replaced, so one output stays
-        if not quiet and first_process() and in_notebook():
-            ipython: Any = import_module("IPython.display")
-            self.cell = ipython.display(ipython.HTML(self._html(0, "")), display_id=True)
-        elif not quiet and sys.stderr.isatty():
+        self.notebook = not quiet and first_process() and in_notebook()
+        self.cell: Any = None  # of a notebook, from REDRAW seconds on: what it shows is replaced, so one output stays
+        if not quiet and not self.notebook and sys.stderr.isatty():
             from rich import markup
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -74,7 +72,8 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self.bar is not None:
             self.bar.stop()
-        self._draw(self.step, f"{time.monotonic() - self.started:.0f} s")
+        if self.cell is not None:
+            self._draw(self.step, f"{time.monotonic() - self.started:.0f} s")
 
     def begin(self, step: int) -> None:
         """Work starts, or goes on, at this step."""
@@ -92,7 +91,7 @@ class ProgressBar:
             speed = f"{self.images * (step - self.first) / seconds:,.0f} images/s"
         if self.bar is not None:
             self.bar.update(self.task, completed=step, terms=self._fitting(speed, terms))
-        elif self.cell is not None:
+        elif self.notebook:
             if time.monotonic() - self.last > REDRAW:
                 self.last = time.monotonic()
                 self._draw(step, f"{speed} {text}".strip())
@@ -112,9 +111,12 @@ class ProgressBar:
         return text
 
     def _draw(self, step: int, text: str) -> None:
-        if self.cell is not None:
-            ipython: Any = import_module("IPython.display")
-            self.cell.update(ipython.HTML(self._html(step, text)))
+        ipython: Any = import_module("IPython.display")
+        html = ipython.HTML(self._html(step, text))
+        if self.cell is None:
+            self.cell = ipython.display(html, display_id=True)
+        else:
+            self.cell.update(html)
 
     def _html(self, step: int, text: str) -> str:
         bar = f'<progress value="{step}" max="{self.total or 1}"></progress>'
