@@ -11,7 +11,7 @@ from antishortcut.config.recipe import DIALS, LEVELS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import METHOD, DialChoice, LevelTrial, best, choose, earliest, trial, written
+from antishortcut.experiments.dial import METHOD, DialChoice, LevelTrial, best, choose, compared, earliest, trial, written
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite
@@ -58,6 +58,21 @@ def test_losses_are_counted_image_by_image() -> None:
     paid = trial("c", costly, plain, ~plain, budget=0.2)
     assert paid.allowed
     assert best([first, gains, paid]) == "c"
+
+
+def test_the_budget_is_counted_from_the_most_accurate_level() -> None:
+    """1,000 images, half of them hard. mild is right on 60 more than plain KD, medium on 30 more: with a budget of 0 it
+    costs too much, although it is above KD, and with a budget of 0.05 it may be had. KD itself may always be."""
+    at, hard = torch.arange(1000), torch.arange(1000) >= 500
+    rights = {"none": at < 800, "mild": at < 860, "medium": (at >= 170)}
+    free, paid = compared(rights, hard, 0.0), compared(rights, hard, 0.05)
+    assert [one.loss for one in free] == pytest.approx([0.06, 0.0, 0.03])
+    assert [one.allowed for one in free] == [True, True, False]
+    assert [one.allowed for one in paid] == [True, True, True]
+    assert (best(free), best(paid)) == ("mild", "medium")
+    assert [one.allowed for one in compared({"none": at < 800, "mild": at < 790}, hard, 0.0)] == [True, False]
+    easier = compared({"none": at >= 200, "mild": at < 860}, hard, 0.0)  # gains on ordinary images alone
+    assert best(easier) == "none"
 
 
 def test_the_reference_is_the_earliest_state_that_knows_the_easy_answers() -> None:
