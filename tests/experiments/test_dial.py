@@ -11,7 +11,17 @@ from antishortcut.config.recipe import DIALS, LEVELS, load_recipe, recipe_from
 from antishortcut.data.planted import KINDS
 from antishortcut.errors import UserError
 from antishortcut.experiments import dial
-from antishortcut.experiments.dial import METHOD, DialChoice, LevelTrial, best, choose, compared, earliest, trial, written
+from antishortcut.experiments.dial import (
+    METHOD,
+    DialChoice,
+    LevelTrial,
+    best,
+    choose,
+    compared,
+    earliest,
+    trial,
+    written,
+)
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state
 from antishortcut.experiments.suites import open_suite

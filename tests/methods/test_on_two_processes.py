@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.experiments.method_check import Found, examine, on_two_processes
+from antishortcut.experiments.method_check import Examined, examine, on_two_processes
 from antishortcut.methods import METHODS
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
     folder: Path = tmp_path_factory.mktemp("two")
     return on_two_processes(METHODS, "gloo", folder)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_two_processes_agree_with_one(name: str, both: dict[str, Found]) -> None:
+def test_two_processes_agree_with_one(name: str, both: dict[str, Examined]) -> None:
     single, combined = examine(name, torch.device("cpu")), both[name]
     assert single.keys() == combined.keys()
     for part, value in single.items():

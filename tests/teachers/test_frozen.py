@@ -308,19 +308,19 @@ def test_what_a_run_finds_out_about_a_form_is_kept_for_the_next_and_not_for_a_re
     assert entry["key"]["torch"] == torch.__version__
     with stop_after(3):
         precision(3)
-    entry["found"]["agreement"]["kl"] = 1.0  # as if it had been refused
+    entry["result"]["agreement"]["kl"] = 1.0  # as if it had been refused
     path.write_text(json.dumps([entry]))
     assert (precision(3), precision(4), len(counted)) == ("bfloat16", "float32", 1)
     session.execution = CPU.model_copy(update={"teacher_precision": "bfloat16"})
     with pytest.raises(UserError, match=r"bfloat16: the final teacher's outputs differ.*KL 100.00%"):
         precision(5)
     session.execution = CPU
-    for number, damage in enumerate(("[", "{}", "[1]", json.dumps([entry | {"found": {"agreement": []}}]))):
+    for number, damage in enumerate(("[", "{}", "[1]", json.dumps([entry | {"result": {"agreement": []}}]))):
         path.write_text(damage)
         assert (precision(6 + number), len(counted)) == ("bfloat16", 2 + number)  # found out again
     changed = json.loads(path.read_text())
     changed[0]["key"]["torch"] = "another"
-    changed[0]["found"]["agreement"]["kl"] = 1.0
+    changed[0]["result"]["agreement"]["kl"] = 1.0
     path.write_text(json.dumps(changed))
     assert precision(10) == "bfloat16"
 

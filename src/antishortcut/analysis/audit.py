@@ -102,9 +102,9 @@ def audit(
         rows = {"final": pool["final"], "early": pool[early], "student": results["student"].features}
         result["student"] = {"accuracy": accuracy["student"]} | student_projections(rows, train, bases)
     if result["answers"] is not None:
-        asked = {"early": early, "final": "final"} | ({} if accuracy.get("student") is None else {"own": "student"})
-        networks = {role: ({**states} | {"final": final} | students)[name] for role, name in asked.items()}
-        answers = {role: results[name].label for role, name in asked.items()}
+        roles = {"early": early, "final": "final"} | ({} if accuracy.get("student") is None else {"own": "student"})
+        networks = {role: ({**states} | {"final": final} | students)[name] for role, name in roles.items()}
+        answers = {role: results[name].label for role, name in roles.items()}
         try:
             write_answers(out / MAPS, networks, answers, images, names, sets, device)
         except UserError as error:  # of a network without feature maps

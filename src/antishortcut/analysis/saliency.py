@@ -102,15 +102,15 @@ def _last_map(network: Network, image: Tensor, label: Tensor) -> MapAndGradient:
     with recorded(network, paths) as calls:
         features: Features = network(image)
     score = features.logits.gather(1, label[:, None]).sum()
-    seen = network.resized(image)
+    resized = network.resized(image)
     outputs = [features.last, *(call.output for call in reversed(calls.values()))]  # last: after its ReLU
-    stages = [(stage, output) for output in outputs if (stage := as_stage("", output, seen)) and output is not None]
+    stages = [(stage, output) for output in outputs if (stage := as_stage("", output, resized)) and output is not None]
     stages = [(stage, output) for stage, output in stages if min(stage.side) > 1 and output.requires_grad]
     gradients = torch.autograd.grad(score, [output for _, output in stages], allow_unused=True) if stages else ()
     maps = []
     for (stage, output), gradient in zip(stages, gradients, strict=True):
-        if gradient is not None and bool((at_patches := to_map(gradient, stage, seen)).any()):
-            maps.append(MapAndGradient(to_map(output, stage, seen).detach(), at_patches))
+        if gradient is not None and bool((at_patches := to_map(gradient, stage, resized)).any()):
+            maps.append(MapAndGradient(to_map(output, stage, resized).detach(), at_patches))
     if not maps:
         raise UserError("Grad-CAM needs a network with feature maps, and this one has none that its answer depends on")
     return next((each for each in maps if min(each.value.shape[2:]) >= COARSE), maps[0])

@@ -30,19 +30,19 @@ def numbers(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def flat_scores(scores: dict[str, Any], asked: Container[str]) -> dict[tuple[str, str], Any]:
-    """(set with its source and number of images, score) → value, of the evaluations that were asked for."""
+def flat_scores(scores: dict[str, Any], requested: Container[str]) -> dict[tuple[str, str], Any]:
+    """(set with its source and number of images, score) → value, of the evaluations that were requested."""
     flat: dict[tuple[str, str], Any] = {}
-    for name, score in _asked(scores, asked):
+    for name, score in _requested(scores, requested):
         shown = {key: value for key, value in score["values"].items() if not key.startswith("chance")}
         for values in numbers({name: {"values": shown}}).values():
             flat |= {(_titled(name, score), key): value for key, value in values.items()}
     return flat
 
 
-def flat_guesses(scores: dict[str, Any], asked: Container[str], classes: int) -> dict[tuple[str, str], Any]:
+def flat_guesses(scores: dict[str, Any], requested: Container[str], classes: int) -> dict[tuple[str, str], Any]:
     """The same of what guessing one class in so many would score."""
-    each = [(_titled(name, score), guesses(name, score, classes)) for name, score in _asked(scores, asked)]
+    each = [(_titled(name, score), guesses(name, score, classes)) for name, score in _requested(scores, requested)]
     return {(title, key): value for title, values in each for key, value in values.items()}
 
 
@@ -52,19 +52,19 @@ def _titled(name: str, score: Mapping[str, Any]) -> str:
     return f"{name} ({more})" if more else name
 
 
-def _asked(scores: dict[str, Any], asked: Container[str]) -> list[tuple[str, Any]]:
+def _requested(scores: dict[str, Any], requested: Container[str]) -> list[tuple[str, Any]]:
     """Those of the final state; sets of the data themselves are of the evaluation "clean"."""
     from antishortcut.evaluation import EVALUATIONS, FOLDER
 
     def by(name: str) -> str:
         return name if name in EVALUATIONS or name.startswith(f"{FOLDER} ") else "clean"
 
-    return [(name, score) for name, score in scores.items() if "@" not in name and by(name) in asked]
+    return [(name, score) for name, score in scores.items() if "@" not in name and by(name) in requested]
 
 
-def class_mapping(scores: dict[str, Any], asked: Container[str]) -> Iterator[str]:
+def class_mapping(scores: dict[str, Any], requested: Container[str]) -> Iterator[str]:
     """Which classes of the student count as which category of the stimuli, and how many of these were left out."""
-    for name, score in _asked(scores, asked):
+    for name, score in _requested(scores, requested):
         facts = score.get("facts", {})
         if "categories" in facts:
             yield f"{name}: " + "; ".join(f"{key} = {', '.join(own)}" for key, own in facts["categories"].items())
@@ -94,9 +94,9 @@ def score_run(
     folder, parent = RunDir(path), runs or path.resolve().parent.parent
     run, _ = folder.read()
     context = eval_context(session, run.data, parent, own or {}, images)
-    asked = [*names, *([FOLDER] if own else [])]
-    scores = evaluate_run(folder, context, asked, device=device)
-    both = [name for name in asked if name in (*TAUGHT, FOLDER)]
+    requested = [*names, *([FOLDER] if own else [])]
+    scores = evaluate_run(folder, context, requested, device=device)
+    both = [name for name in requested if name in (*TAUGHT, FOLDER)]
     if both and run.roles and not context.unlabelled:
         for state in ("final", run.early):
             try:
@@ -105,19 +105,19 @@ def score_run(
             except UserError as error:
                 if state in run.roles.values():  # one that the student did not learn from may be missing
                     session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
-        for line in _limits(run, parent, scores, set(asked), session):
+        for line in _limits(run, parent, scores, set(requested), session):
             session.say_once(line)
     return scores
 
 
-def _limits(run: Run, runs: Path, scores: dict[str, Any], asked: Container[str], session: Session) -> list[str]:
-    """Where the teacher of a student has nothing to hand down, of the sets that were asked for."""
+def _limits(run: Run, runs: Path, scores: dict[str, Any], requested: Container[str], session: Session) -> list[str]:
+    """Where the teacher of a student has nothing to hand down, of the sets that were requested."""
     from antishortcut.evaluation import FOLDER
     from antishortcut.report.summary import teacher_limits
 
     final, early = (teacher_scores(run, runs, state) for state in ("final", run.early))
     known, classes = [], len(session.sets(run.data).classes)
-    for name, score in _asked(scores, asked):
+    for name, score in _requested(scores, requested):
         if "accuracy" in score["values"]:
             last, first = (each.get(name, {}).get("values", {}).get("accuracy") for each in (final, early))
             where = f"on {name.removeprefix(f'{FOLDER} ')}"

@@ -251,8 +251,8 @@ def disagreements(trial: Trial, of: str) -> list[int]:
     """Places in a set of images with different answers, those with most different ones first; of POOL random ones."""
     pool = order(len(trial.sets[of]), 0, 0)[:POOL]
     results = predictions(trial.networks, take(trial.sets[of], pool), trial.image_size, trial.device)
-    said = torch.stack([one.label for one in results.values()])  # (networks, images)
-    different = torch.tensor([len(column.unique()) for column in said.T])
+    labels = torch.stack([one.label for one in results.values()])  # (networks, images)
+    different = torch.tensor([len(column.unique()) for column in labels.T])
     return [int(pool[at]) for at in different.argsort(descending=True, stable=True) if different[at] > 1]
 
 
@@ -279,12 +279,12 @@ def save_case(trial: Trial, image: TrialImage, settings: Mapping[str, Any]) -> P
         except FileExistsError:
             continue
         break
-    for name, seen in (("image", pixels), ("original", image.pixels)):
+    for name, shot in (("image", pixels), ("original", image.pixels)):
         with atomic_write(place / f"{name}.png") as file:
-            file.write(picture(seen))
-    said = [{"network": one.network, "top": one.top} for one in answers(trial, pixels)]
+            file.write(picture(shot))
+    shown = [{"network": one.network, "top": one.top} for one in answers(trial, pixels)]
     used = {name: settings[name] for name in (*PROBES, "corruption") if settings[name] != UNCHANGED[name]}
     used |= {"severity": settings["severity"]} if settings["corruption"] else {}
     facts = {"title": trial.title, "set": image.of, "index": image.index if image.of else None, "label": image.label}
-    write_json(place / "case.json", facts | {"settings": used, "answers": said})
+    write_json(place / "case.json", facts | {"settings": used, "answers": shown})
     return place

@@ -68,24 +68,24 @@ CSS = """
 def html(trial: Trial, image: TrialImage, settings: dict[str, Any], where: str) -> str:
     """What every network says of an image, in cards; all text is escaped."""
     pixels = changed(image, settings)
-    said = answers(trial, pixels, "" if where == NOWHERE else where)
+    results = answers(trial, pixels, "" if where == NOWHERE else where)
     source = "An image of yours" if image.of is None else f"{image.of}, image {image.index + 1:,}"
     facts = [source] + ([f"its class is {image.label}"] if image.label else [])
     facts += ["shown as it is stored: training does not turn images by EXIF either"] if image.turned else []
-    first = {one.top[0][0] for one in said}
+    first = {one.top[0][0] for one in results}
     verdict = f"All answer {next(iter(first))}." if len(first) == 1 else f"They give {len(first)} different answers."
     cards = [_card("The image", _img(picture(pixels), "The image as the networks see it"), f"<p>{_lines(facts)}</p>")]
-    for one in said:
+    for one in results:
         rows = "".join(
             f'<li><span title="{escape(name)}">{"✓ " if name == image.label else ""}{escape(name)}</span>'
             f'<span>{share:.0%}</span><i style="--share: {share:.1%}"></i></li>'
             for name, share in one.top
         )
-        seen = "The image" if one.heat is None else "The image, bright where it looks"
+        what = "The image" if one.heat is None else "The image, bright where it looks"
         below = f"<ol>{rows}</ol>"
         if one.heat is not None and not one.heat.any():
             below += "<p>An empty map: nothing it sees speaks for this answer.</p>"
-        cards.append(_card(one.network, _img(picture(pixels, one.heat), f"{one.network}: {seen}"), below))
+        cards.append(_card(one.network, _img(picture(pixels, one.heat), f"{one.network}: {what}"), below))
     region = '<div class="cards" role="region" aria-label="Answers of every network" tabindex="0">'
     return f'<p class="said" role="status">{escape(verdict)}</p>{region}{"".join(cards)}</div>'
 
@@ -144,15 +144,15 @@ def build(trial: Trial) -> gr.Blocks:
             if not places:
                 return image, f"They agree on every image of {escape(of)} that was looked at."
             at = places.index(image.index) + 1 if image.of == of and image.index in places else 0
-            found = (
+            message = (
                 f"{plural(len(places), 'image')} of {escape(of)} with different answers; number {at % len(places) + 1}"
             )
-            return image_of(trial, of, places[at % len(places)]), found
+            return image_of(trial, of, places[at % len(places)]), message
 
         def keep(image: TrialImage, *values: Any) -> str:
             return f"Saved: {escape(str(save_case(trial, image, dict(zip(UNCHANGED, values, strict=True)))))}"
 
-        def told(function: Callable[..., Any]) -> Callable[..., Any]:
+        def shows_errors(function: Callable[..., Any]) -> Callable[..., Any]:
             """What a person did wrong is a line on the page."""
 
             def call(*values: Any) -> Any:
@@ -164,21 +164,21 @@ def build(trial: Trial) -> gr.Blocks:
             return call
 
         same: dict[str, Any] = {"concurrency_id": "networks", "concurrency_limit": 1, "api_visibility": "private"}
-        look: dict[str, Any] = {"fn": told(show), "inputs": [image, where, *changes], "outputs": shown} | same
+        look: dict[str, Any] = {"fn": shows_errors(show), "inputs": [image, where, *changes], "outputs": shown} | same
         undo: dict[str, Any] = {"fn": lambda: list(UNCHANGED.values()), "outputs": changes} | same
         page.load(**look)
         for component in (where, *changes):
             component.input(**look, trigger_mode="always_last", show_progress="hidden")
         reset.click(**undo).then(**look)
         for button, by in ((before, -1), (after, 1)):
-            button.click(told(step(by)), [image, of], image, **same).then(**look)
-        of.input(told(step(0)), [image, of], image, **same).then(**look)
-        differ.click(told(next_different), [image, of], [image, note], **same).success(**undo).then(**look)
+            button.click(shows_errors(step(by)), [image, of], image, **same).then(**look)
+        of.input(shows_errors(step(0)), [image, of], image, **same).then(**look)
+        differ.click(shows_errors(next_different), [image, of], [image, note], **same).success(**undo).then(**look)
         empty = {"fn": lambda: None, "outputs": file} | same  # ready for the next image
-        dropped = file.upload(told(lambda path: dropped_image(trial, Path(path))), file, image, **same)
+        dropped = file.upload(shows_errors(lambda path: dropped_image(trial, Path(path))), file, image, **same)
         dropped.success(**look).then(**empty)
         dropped.failure(**empty)
-        save.click(told(keep), [image, *changes], note, **same)
+        save.click(shows_errors(keep), [image, *changes], note, **same)
     return page
 
 

@@ -76,17 +76,19 @@ def evaluate(
     from antishortcut.report.table import words
     from antishortcut.report.text import folded
 
-    asked = {*names, *(folder_score(name) for name in own)}
-    scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], asked)) for result in results]
-    teachers = [(f"teacher {key}" if len(beside) > 1 else "teacher", flat_scores(beside[key], asked)) for key in beside]
-    guessed = [("chance", flat_guesses(results[0]["scores"], asked, classes))] if results else []
+    requested = {*names, *(folder_score(name) for name in own)}
+    scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], requested)) for result in results]
+    teachers = [
+        (f"teacher {key}" if len(beside) > 1 else "teacher", flat_scores(beside[key], requested)) for key in beside
+    ]
+    guessed = [("chance", flat_guesses(results[0]["scores"], requested, classes))] if results else []
     for group in dict.fromkeys(group for _, each in scored for group, _ in each):
         keys = list(dict.fromkeys(key for _, each in scored for key in each if key[0] == group))
         below = [(name, each) for name, each in (*teachers, *guessed) if any(key in each for key in keys)]
         rows = [[run, *(options.cell(each.get(key)) for key in keys)] for run, each in (*scored, *below)]
         for head, lines in folded(["run", *(words(score) for _, score in keys)], rows, Console().width):
             table(group, head, lines)
-    for line in dict.fromkeys(line for result in results for line in class_mapping(result["scores"], asked)):
+    for line in dict.fromkeys(line for result in results for line in class_mapping(result["scores"], requested)):
         tell(line)
 
 

@@ -245,8 +245,8 @@ def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool
     names = [name for name in result["last"] if name not in ("epoch", "images")]
     rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
     teacher = RunDir(folder.path.resolve().parent.parent / "teachers" / (run.teacher or ""))
-    if run.roles and teacher.finished and (judged := teacher.result())["set"] == result["set"]:
-        rows.append(("teacher", judged["last"]["epoch"], *(judged["last"].get(name) for name in names)))
+    if run.roles and teacher.finished and (of_teacher := teacher.result())["set"] == result["set"]:
+        rows.append(("teacher", of_teacher["last"]["epoch"], *(of_teacher["last"].get(name) for name in names)))
     if (classes := result.get("classes")) and "accuracy" in names:
         rows.append(("chance", None, *(1 / len(classes) if name == "accuracy" else None for name in names)))
     count = f", {result['last']['images']:,} images" if "images" in result["last"] else ""

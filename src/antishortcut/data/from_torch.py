@@ -91,20 +91,20 @@ def _write_split(
     items: Iterator[tuple[Image.Image, int]], images: Any, folder: Path, digest: Any, title: str, quiet: bool
 ) -> set[int]:
     """Files folder/<class number>/<index>.png; returns the class numbers."""
-    total, labels, seen = len(images) if hasattr(images, "__len__") else 0, set[int](), set[int]()
+    total, labels, hashes = len(images) if hasattr(images, "__len__") else 0, set[int](), set[int]()
     with ProgressBar(title, total, quiet) as bar:
         for at, (image, label) in enumerate(items):
             if at % ROOM == 0:
                 _require_room(image, total - at if total else ROOM, folder.parent)
-            if at >= (total or ENDLESS) or (not total and at >= ROOM and 2 * len(seen) < at):
-                text = f"its length is {total:,}" if total else f"{len(seen):,} different ones, and it has no length"
+            if at >= (total or ENDLESS) or (not total and at >= ROOM and 2 * len(hashes) < at):
+                text = f"its length is {total:,}" if total else f"{len(hashes):,} different ones, and it has no length"
                 raise UserError(f"data: {type(images).__name__} gives more than {at:,} images ({text}); does it end?")
             path = folder / f"#{label}" / f"{at:07d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             image.save(path, compress_level=1)
             content = f"{folder.name} {label} {image.mode} {image.size}".encode() + image.tobytes()
             digest.update(content)
-            seen.add(hash(content))
+            hashes.add(hash(content))
             labels.add(label)
             bar.update(at + 1, {})
     if not labels:
@@ -127,10 +127,10 @@ def _read(images: Any, labelled: bool) -> Iterator[tuple[Image.Image, int]]:
 
 def _pair(item: Any, at: int, labelled: bool) -> tuple[Image.Image, int]:
     if isinstance(item, Mapping):
-        found = [next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS)]
-        if any(part is None for part in found[: 1 + labelled]):
+        values = [next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS)]
+        if any(part is None for part in values[: 1 + labelled]):
             raise UserError(f"data: item {at} has {', '.join(map(str, item))}; {EXPECTED}")
-        image, label = found
+        image, label = values
     elif isinstance(item, tuple | list) and len(item) > labelled:
         image, label = item[0], item[1] if labelled else None
     elif labelled:

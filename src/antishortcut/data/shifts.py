@@ -107,8 +107,8 @@ def open_class_folders(name: str, folder: Path, classes: tuple[str, ...], other_
     if not label:
         train = part_of(folder, TRAIN)
         hint = f"; did you mean {train}?" if train else "; folders must be named like classes"
-        theirs, ours = first_names(present), first_names(classes)
-        raise UserError(f"{name}: {place} has {theirs}, but the student's classes are {ours}{hint}")
+        present_names, ours = first_names(present), first_names(classes)
+        raise UserError(f"{name}: {place} has {present_names}, but the student's classes are {ours}{hint}")
     filled = {entry: number for entry, number in label.items() if images_below(place / entry)}
     if not filled:
         empty = place / next(iter(label))

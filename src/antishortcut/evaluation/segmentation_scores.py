@@ -88,15 +88,18 @@ def _write_scenes(evaluated: EvaluatedRun, teachers: Mapping[str, Network], name
     folder = evaluated.folder.path / path.with_suffix("")
     same = count = 0
     for outputs, batch in evaluated.predict({"student": evaluated.network, **teachers}, images):
-        said = {
+        predicted = {
             role: resized(out.logits.float(), batch.label.shape[1:]).argmax(dim=1)  # (B, H, W)
             for role, out in outputs.items()
         }
         known = batch.label != VOID
-        same, count = same + int(((said["student"] == said["teacher"]) & known).sum()), count + int(known.sum())
+        same, count = (
+            same + int(((predicted["student"] == predicted["teacher"]) & known).sum()),
+            count + int(known.sum()),
+        )
         for at, number in enumerate(batch.index.tolist()):
             if number in drawn:
-                labels = {"truth": batch.label[at]} | {role: each[at] for role, each in said.items()}
+                labels = {"truth": batch.label[at]} | {role: each[at] for role, each in predicted.items()}
                 _draw(folder, drawn.index(number), batch.image[at], labels, colours)
     embedding = None
     if path == ARTIFACT:

@@ -31,7 +31,7 @@ LOCAL = ("byot",)  # its heads have batch statistics of each process
 DRAWS = (torch.rand, torch.randn, torch.randint, torch.randperm)
 FLOOR = 0.01  # of the largest gradient of its kind, below which a tensor's own scale does not count
 WORLD, LONGEST = 2, timedelta(seconds=300)
-Found = dict[str, Tensor]
+Examined = dict[str, Tensor]
 
 
 class Subject:
@@ -78,7 +78,7 @@ def examine(
     epochs: Iterable[float] = (0.0, PAST_WARMUP),
     rank: int | None = None,
     noise: float = 0.0,
-) -> Found:
+) -> Examined:
     """Terms in these epochs, one after the other, and gradients of their sum.
 
     rank: which half of the rows is here; results are averaged as by DDP. noise: relative, on every feature.
@@ -98,24 +98,24 @@ def examine(
     batch = Batch(*(rows[part].to(device) for rows in (whole.image, whole.label, whole.index)))
     teachers = {role: _features(values) for role, values in features.items() if role}
     samples = gather_samples(_features(features[""]), teachers, batch)
-    found: Found = {}
+    result: Examined = {}
     torch.manual_seed(5)  # the noise of a step is a function of (seed, step), the same everywhere
     with _DrawsOnCPU():
         for epoch in epochs:
             terms = cast(Method, method).terms(*samples, epoch)
-            found |= {f"{key} at {epoch:g}": value for key, value in terms.items()}
-        if found:
-            torch.autograd.backward(torch.stack(list(found.values())).sum())
-    found = {key: value.detach().clone() for key, value in found.items()}
-    found |= {f"head {key}": value.grad for key, value in method.named_parameters() if value.grad is not None}
+            result |= {f"{key} at {epoch:g}": value for key, value in terms.items()}
+        if result:
+            torch.autograd.backward(torch.stack(list(result.values())).sum())
+    result = {key: value.detach().clone() for key, value in result.items()}
+    result |= {f"head {key}": value.grad for key, value in method.named_parameters() if value.grad is not None}
     if rank is not None:
-        for value in found.values():
+        for value in result.values():
             dist.all_reduce(value)
             value /= WORLD
     for place, rows in enumerate(features[""]):
         if rows.grad is not None:
-            found[f"rows {place}"] = rows.grad if rank is None else _gathered(rows.grad / WORLD)
-    return {key: value.cpu() for key, value in found.items()}
+            result[f"rows {place}"] = rows.grad if rank is None else _gathered(rows.grad / WORLD)
+    return {key: value.cpu() for key, value in result.items()}
 
 
 def _features(values: list[Tensor]) -> Features:
@@ -130,7 +130,7 @@ def _gathered(rows: Tensor) -> Tensor:
     return torch.cat(pieces)
 
 
-def largest_difference(one: Found, two: Found) -> float:
+def largest_difference(one: Examined, two: Examined) -> float:
     """Of any entry, relative to the largest of its tensor; infinite if the tensors are not the same ones.
 
     A gradient that is zero but for rounding, like a bias before batch norm has, is measured by the others of its kind.
@@ -148,10 +148,10 @@ def largest_difference(one: Found, two: Found) -> float:
     return max((value if value == value else float("inf") for value in differences), default=0.0)
 
 
-def on_two_processes(names: Iterable[str], backend: str, folder: Path) -> dict[str, Found]:
+def on_two_processes(names: Iterable[str], backend: str, folder: Path) -> dict[str, Examined]:
     """`examine` of these methods, in two processes with a half each, on two cards by nccl or on the CPU by gloo."""
     spawn(_joined, args=(list(names), backend, folder), nprocs=WORLD)  # type: ignore[no-untyped-call]
-    result: dict[str, Found] = torch.load(folder / "found.pt", weights_only=True)
+    result: dict[str, Examined] = torch.load(folder / "terms.pt", weights_only=True)
     return result
 
 
@@ -162,9 +162,9 @@ def _joined(rank: int, names: list[str], backend: str, folder: Path) -> None:
         torch.cuda.set_device(device)
     meeting = f"file://{folder.absolute()}/meeting"
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=WORLD, timeout=LONGEST)
-    found = {name: examine(name, device, rank=rank) for name in names}
+    result = {name: examine(name, device, rank=rank) for name in names}
     if rank == 0:
-        torch.save(found, folder / "found.pt")
+        torch.save(result, folder / "terms.pt")
     dist.barrier()
     dist.destroy_process_group()
     os._exit(0)  # gloo's threads may abort when Python is taken apart under them

@@ -65,7 +65,7 @@ Result = dict[str, Any]
 
 
 class Failed(Exception):
-    """A part found a difference; the message says which."""
+    """A part differs; the message says which."""
 
 
 def selftest(
@@ -79,10 +79,10 @@ def selftest(
     for name in PARTS:
         if only and name not in only:
             continue
-        start, found = time.monotonic(), Result()
+        start, result = time.monotonic(), Result()
         try:
             with tempfile.TemporaryDirectory(prefix="asd-selftest-") as folder:
-                PARTS[name](torch.device(device), quick, Path(folder), found)
+                PARTS[name](torch.device(device), quick, Path(folder), result)
             problem = ""
         except Failed as error:
             problem = str(error)
@@ -90,12 +90,16 @@ def selftest(
             Exception
         ) as error:  # a device that is new to this project may raise anything, and the rest is wanted too
             problem = f"{type(error).__name__}: {first_line(error)[:300]}"
-        parts[name] = {"passed": not problem, "problem": problem, "seconds": round(time.monotonic() - start, 1)} | found
+        parts[name] = {
+            "passed": not problem,
+            "problem": problem,
+            "seconds": round(time.monotonic() - start, 1),
+        } | result
         say(f"{name}: {problem or 'passed'}, {parts[name]['seconds']:.0f} s")
     facts = benchmark.machine(device) | {"cards": torch.cuda.device_count(), "cuda": torch.version.cuda}
-    made = datetime.now(UTC).strftime("%Y-%m-%d")
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
     return {
-        "format": FORMAT, "device": device, "quick": quick, "made": made, "machine": facts, "versions": versions(),
+        "format": FORMAT, "device": device, "quick": quick, "made": today, "machine": facts, "versions": versions(),
         "passed": all(part["passed"] for part in parts.values()), "parts": parts,
     }  # fmt: skip
 
@@ -119,17 +123,17 @@ def _no_tf32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def _terms(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
+def _terms(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     cpu, noise = torch.device("cpu"), LAST_DIGIT if device.type == "cpu" else 0.0
-    found |= {"tolerance": TERMS, "against": "noise on features" if noise else "CPU", "differences": {}}
+    result |= {"tolerance": TERMS, "against": "noise on features" if noise else "CPU", "differences": {}}
     with _no_tf32():
         for name in METHODS:
             difference = largest_difference(examine(name, cpu), examine(name, device, noise=noise))
-            found["differences"][name] = difference
-    _require(found["differences"], TERMS, "terms or gradients")
+            result["differences"][name] = difference
+    _require(result["differences"], TERMS, "terms or gradients")
 
 
-def _precision(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
+def _precision(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     images = _images(device)
     torch.manual_seed(0)
     network = _settled(build("resnet8" if quick else "wrn-40-2", 10, image_size=32), images[0])
@@ -137,16 +141,16 @@ def _precision(device: torch.device, quick: bool, folder: Path, found: Result) -
     forms = [InferenceForm(precision) for precision in reduced]
     if has_compiler(device):
         forms += [InferenceForm(precision, compiled=True) for precision in ("float32", reduced[0])[: 1 if quick else 2]]
-    found["teachers"], found["students"] = {}, {}
+    result["teachers"], result["students"] = {}, {}
     for form in forms:
-        result = agreement(network, FrozenModel(network, form, 32, images[0].shape), images)
-        found["teachers"][str(form)] = str(result)
-        if not result.enough:
-            raise Failed(f"a teacher in {form} differs from float32: {result}")
+        measured = agreement(network, FrozenModel(network, form, 32, images[0].shape), images)
+        result["teachers"][str(form)] = str(measured)
+        if not measured.enough:
+            raise Failed(f"a teacher in {form} differs from float32: {measured}")
     for name in TIMED:
-        found["students"][name] = _distance(*(_gradient(name, images[0], dtype) for dtype in (None, torch.bfloat16)))
-    found["tolerance"] = MIXED
-    _require(found["students"], MIXED, "gradients in bf16-mixed")
+        result["students"][name] = _distance(*(_gradient(name, images[0], dtype) for dtype in (None, torch.bfloat16)))
+    result["tolerance"] = MIXED
+    _require(result["students"], MIXED, "gradients in bf16-mixed")
 
 
 def _images(device: torch.device) -> list[Tensor]:
@@ -209,18 +213,18 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def _resume(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
-    found |= {"tolerance": 0.0 if device.type == "cpu" else RESUMED, "differences": {}, "killed_after_step": {}}
+def _resume(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
+    result |= {"tolerance": 0.0 if device.type == "cpu" else RESUMED, "differences": {}, "killed_after_step": {}}
     for method in TRAINED[:1] if quick else TRAINED:
         words = ("--device", device.type, "--method", method)
         _train(folder, *words, "--name", "whole")
         step = _killed(folder, *words, "--save-every", "0", "--name", "parts")
         _train(folder, *words, "--save-every", "0", "--name", "parts")
         one, two = (load_file(RunDir(folder / "cues" / f"{name}-s1").student) for name in ("whole", "parts"))
-        found["differences"][method], found["killed_after_step"][method] = _distance(one, two), step
+        result["differences"][method], result["killed_after_step"][method] = _distance(one, two), step
         for name in ("whole", "parts"):
             (folder / "cues" / f"{name}-s1").rename(folder / f"{method}-{name}")
-    _require(found["differences"], found["tolerance"], "weights after a kill")
+    _require(result["differences"], result["tolerance"], "weights after a kill")
 
 
 def _killed(folder: Path, *words: str) -> int:
@@ -250,32 +254,32 @@ def _distance(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
     return float((first - second).norm() / first.norm())
 
 
-def _processes(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
+def _processes(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     cards = torch.cuda.device_count() if device.type == "cuda" else 0
     backend, here = ("nccl", "cuda") if cards > 1 else ("gloo", "cpu")
     cpu, names = torch.device("cpu"), TIMED if quick else tuple(METHODS)
-    found |= {"backend": backend, "tolerance": TERMS}
+    result |= {"backend": backend, "tolerance": TERMS}
     both = on_two_processes(names, backend, folder)
-    found["differences"] = {name: largest_difference(examine(name, cpu), both[name]) for name in names}
-    _require(found["differences"], TERMS, "terms or gradients of two processes")
-    found["devices"] = max(cards, 2)
+    result["differences"] = {name: largest_difference(examine(name, cpu), both[name]) for name in names}
+    _require(result["differences"], TERMS, "terms or gradients of two processes")
+    result["devices"] = max(cards, 2)
     short = ("--set", "epochs=2") if quick else ()
-    _train(folder, *short, "--device", here, "--devices", str(found["devices"]), "--method", TRAINED[0])
-    found["accuracy"] = RunDir(folder / "cues" / f"{TRAINED[0]}-s1").result()["last"]["accuracy"]
+    _train(folder, *short, "--device", here, "--devices", str(result["devices"]), "--method", TRAINED[0])
+    result["accuracy"] = RunDir(folder / "cues" / f"{TRAINED[0]}-s1").result()["last"]["accuracy"]
 
 
 # --- speed, loader ---
 
 
-def _speed(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
-    found["pairs"] = {}
+def _speed(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
+    result["pairs"] = {}
     for name in ("P2",) if quick else PAIRS:
         recipe = load_recipe(name)
         pair, size = (architecture(recipe.teacher), architecture(recipe.student)), size_of(recipe.data)
         batch = 8 if quick else recipe.optim.batch
         while True:
             try:
-                found["pairs"][name] = benchmark.bench(
+                result["pairs"][name] = benchmark.bench(
                     pair, TIMED, batch=batch, rounds=2 if quick else 10, device=device.type, images=size
                 )
                 break
@@ -284,7 +288,7 @@ def _speed(device: torch.device, quick: bool, folder: Path, found: Result) -> No
                     raise
             torch.cuda.empty_cache()
             batch //= 2  # all methods are on the device at once
-    found["memory_mb"] = _memory(device, quick)
+    result["memory_mb"] = _memory(device, quick)
 
 
 def _memory(device: torch.device, quick: bool) -> dict[str, float]:
@@ -306,7 +310,7 @@ def _memory(device: torch.device, quick: bool) -> dict[str, float]:
     return peaks
 
 
-def _loader(device: torch.device, quick: bool, folder: Path, found: Result) -> None:
+def _loader(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     count, files = (2_000, 32) if quick else (50_000, 512)
     rng = np.random.default_rng(0)
     raw = torch.from_numpy(rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
@@ -318,8 +322,8 @@ def _loader(device: torch.device, quick: bool, folder: Path, found: Result) -> N
     memory = Loader(ImageSet(raw, torch.zeros(count, dtype=torch.int64)), batch=64, seed=0, image_size=32)
     jpeg = FileSet(tuple(paths), torch.zeros(files, dtype=torch.int64))
     disk = Loader(jpeg, batch=64, seed=0, image_size=224, augment="imagenet", workers=workers())
-    found["workers"] = workers()
-    found["images_a_second"] = {"32 x 32 in memory": _rate(memory, device), "JPEG to 224 x 224": _rate(disk, device)}
+    result["workers"] = workers()
+    result["images_a_second"] = {"32 x 32 in memory": _rate(memory, device), "JPEG to 224 x 224": _rate(disk, device)}
 
 
 def _rate(loader: Loader, device: torch.device) -> float:

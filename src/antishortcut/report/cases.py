@@ -38,6 +38,6 @@ def saved_cases(folder: Path, notes: Notes) -> list[SavedCase]:
 def _case(name: str, saved: dict[str, Any], picture: Picture) -> SavedCase:
     source = "an image of one’s own" if saved["set"] is None else f"{saved['set']}, image {int(saved['index']) + 1:,}"
     changes = ", ".join(f"{key} {str(value).replace('_', ' ')}" for key, value in saved["settings"].items())
-    said = [(str(one["network"]), str(one["top"][0][0]), numbers([one["top"][0][1]])[0]) for one in saved["answers"]]
+    answers = [(str(one["network"]), str(one["top"][0][0]), numbers([one["top"][0][1]])[0]) for one in saved["answers"]]
     label = None if saved["label"] is None else str(saved["label"])
-    return SavedCase(name, picture, source, label, changes or "unchanged", tuple(said))
+    return SavedCase(name, picture, source, label, changes or "unchanged", tuple(answers))

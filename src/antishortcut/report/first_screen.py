@@ -65,8 +65,8 @@ class NetworkAnswer:
     def words(self) -> str:
         if self.right is None:
             return f"{self.network}: {self.answer}, {100 * self.confidence:.0f} % of the pixels right. Show its classes"
-        said = f"{self.answer}, {'right' if self.right else 'wrong'}, {100 * self.confidence:.0f} % sure"
-        return f"{self.network}: {said}. {NOTHING if self.empty else 'Show where it looks'}"
+        text = f"{self.answer}, {'right' if self.right else 'wrong'}, {100 * self.confidence:.0f} % sure"
+        return f"{self.network}: {text}. {NOTHING if self.empty else 'Show where it looks'}"
 
 
 @dataclass(frozen=True)
@@ -298,14 +298,16 @@ def scene_cards(gallery: Gallery) -> list[ImageCard]:
 def _mask_answer(
     gallery: Gallery, column: SceneColumn, shot: Picture, truth: Picture, titles: Mapping[str, str]
 ) -> NetworkAnswer:
-    labels, said = (np.asarray(each.image().convert("RGB")).reshape(-1, 3).astype(int) for each in (truth, shot))
-    labels, said = (each @ np.array([65536, 256, 1]) for each in (labels, said))  # (pixels,) colours as numbers
+    labels, predicted = (np.asarray(each.image().convert("RGB")).reshape(-1, 3).astype(int) for each in (truth, shot))
+    labels, predicted = (
+        each @ np.array([65536, 256, 1]) for each in (labels, predicted)
+    )  # (pixels,) colours as numbers
     known = labels != 0  # black has no label
-    wrong = known & (labels != said)
+    wrong = known & (labels != predicted)
     text = "" if column.title == "truth" else "no mistake"
     if wrong.any():
         names = {int(paint[1:], 16): name for name, paint in gallery.scene_set.colours}
-        pairs, counts = np.unique(np.stack([labels[wrong], said[wrong]]), axis=1, return_counts=True)
+        pairs, counts = np.unique(np.stack([labels[wrong], predicted[wrong]]), axis=1, return_counts=True)
         is_, taken = (names.get(int(value), "?") for value in pairs[:, counts.argmax()])
         text = f"{is_} as {taken}"
     share = 1 - float(wrong.sum()) / max(int(known.sum()), 1)

@@ -42,12 +42,12 @@ class PublishedTable(NamedTuple):
     below: list[str]
 
 
-def rank_correlation(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float | None:
+def rank_correlation(ours: Mapping[str, float], published: Mapping[str, float]) -> float | None:
     """Spearman's ρ over the methods in both; None for fewer than `FEWEST`, or where one side is all ties."""
     from scipy.stats import spearmanr  # takes most of a second to import
 
-    both = [name for name in theirs if name in ours]
-    first, second = ([values[name] for name in both] for values in (ours, theirs))
+    both = [name for name in published if name in ours]
+    first, second = ([values[name] for name in both] for values in (ours, published))
     if len(both) < FEWEST or min(len(set(first)), len(set(second))) < 2:
         return None
     return float(spearmanr(first, second).statistic)

@@ -58,8 +58,8 @@ def teacher_value(runs: Collected, student: StudentRun, column: str, early: bool
     mark = f"@{student.run.early}" if early else ""
     value = teacher.values.get(f"{name}{mark} {score}")
     alike = teacher.eval_split == student.eval_split and teacher.primary_metric == student.primary_metric
-    judged = name == "training" or (name == teacher.eval_split and score == student.primary_metric)
-    if value is None and not early and alike and judged:
+    evaluated = name == "training" or (name == teacher.eval_split and score == student.primary_metric)
+    if value is None and not early and alike and evaluated:
         return teacher.values["best" if score == "best" else "last"]
     return value
 

@@ -218,8 +218,8 @@ def best_of_suites(values: Mapping[str, Mapping[int, float]], suites: dict[str, 
     best = set[str]()
     for method, ours in values.items():
         rivals = (seeds for other, seeds in values.items() if other != method and suites[other] == suites[method])
-        shared = [(sorted(ours.keys() & theirs.keys()), theirs) for theirs in rivals]
-        gaps = [way * fmean(ours[seed] - theirs[seed] for seed in seeds) for seeds, theirs in shared if seeds]
+        shared = [(sorted(ours.keys() & rival.keys()), rival) for rival in rivals]
+        gaps = [way * fmean(ours[seed] - rival[seed] for seed in seeds) for seeds, rival in shared if seeds]
         if gaps and min(gaps) >= 0 < max(gaps):
             best.add(method)
     return best

@@ -94,8 +94,8 @@ def _notes(table: ResultTable) -> list[str]:
     """Below the first table: random directions, where images come from, what differs, whether the teacher was ahead."""
     random = [f"{n}: a random direction has {table.random[n]:.3f}." for n in table.columns if n in table.random]
     sets = dict.fromkeys(split_column(name)[0] for name in table.columns)
-    judged = " / ".join(dict.fromkeys(f"last, {student.eval_split} set" for student in table.runs.students))
-    titles = {"training": judged}
+    last = " / ".join(dict.fromkeys(f"last, {student.eval_split} set" for student in table.runs.students))
+    titles = {"training": last}
     sources = [f"{titles.get(name, name)}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
     return [*random, *sources, *differences(table.runs), *teacher_notes(table.runs)]
 

@@ -231,13 +231,13 @@ class TeacherCache:
         }
 
     def _read(self, role: str, view: int, index: Index) -> dict[Output, Values] | None:
-        found: dict[Output, Values] = {}
+        outputs: dict[Output, Values] = {}
         for output, store in self.stores[role].items():
             values = store.read(view, index)
             if values is None:
                 return None
-            found[output] = values
-        return found
+            outputs[output] = values
+        return outputs
 
     def _features(self, role: str, rows: dict[Output, Values], device: torch.device) -> Features:
         return features_of(rows, self.teachers.shapes[role], self.teachers.classes, device)

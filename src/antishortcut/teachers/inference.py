@@ -27,7 +27,7 @@ from antishortcut.teachers.frozen import (
     compile_if_faster,
     freeze_all,
 )
-from antishortcut.teachers.kept import KeptFindings, device_key
+from antishortcut.teachers.inference_record import InferenceRecord, device_key
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, StrongView, Task
 
@@ -96,34 +96,34 @@ class TeacherOutputs:
         self.teachers.use(frozen)
 
     def _agreement(self, role: str, model: FrozenModel, data: DataSplits) -> Agreement:
-        """How near a form of a state is to float32: as an earlier run found it, or found out now."""
-        kept = self._kept(role, model.form)
+        """How near a form of a state is to float32: from an earlier run, or measured now."""
+        record = self._record(role, model.form)
         with suppress(KeyError, TypeError, ValueError):
-            found = kept.read()["agreement"]
-            return Agreement(**{name: float(found[name]) for name in ("cosine", "kl", "same_class")})
+            saved = record.read()["agreement"]
+            return Agreement(**{name: float(saved[name]) for name in ("cosine", "kl", "same_class")})
         images = [batch.image.to(self.fabric.device) for batch in self._check_images(data).epoch(0)]
         result = agreement(self.teachers.network(role), model, images)
         if self.fabric.is_global_zero:
-            kept.add(agreement=asdict(result))
+            record.add(agreement=asdict(result))
         return result
 
     def _compile_if_faster(
         self, frozen: dict[str, FrozenModel], image: Tensor, networks: dict[str, Network], batches: int
     ) -> dict[str, FrozenModel]:
-        kept = self._kept(self.roles[0], self.form)
-        known = {shape: faster for shape, faster in kept.read().items() if isinstance(faster, bool)}
+        record = self._record(self.roles[0], self.form)
+        known = {shape: faster for shape, faster in record.read().items() if isinstance(faster, bool)}
         before = dict(known)
         result = compile_if_faster(frozen, image, networks, batches, self._messages.append, known)
         if known != before:
-            kept.add(**known)
+            record.add(**known)
         return result
 
-    def _kept(self, role: str, form: InferenceForm) -> KeptFindings:
+    def _record(self, role: str, form: InferenceForm) -> InferenceRecord:
         """What is known of a role's state in this form, here."""
         folder, entry = self.teachers.state(role)
         settings = {"precision": form.precision, "images": self.run.fingerprint, "side": self.teachers.image_size}
         code = code_of(folder.read()[0].model.name)
-        return KeptFindings(
+        return InferenceRecord(
             folder, {"state": entry["sha256"], "code": code} | settings | device_key(self.fabric.device)
         )
 

@@ -59,11 +59,11 @@ def _reads_logits(method: torch.nn.Module, sizes: Sizes) -> bool:
         teachers = {role: _features(shape, sizes.classes) for role, shape in sizes.teachers.items()}
         if isinstance(method, Prepares):
             method.prepare([teachers])
-        seen = method.view(student, teachers) if isinstance(method, TrainingView) else student
+        student_view = method.view(student, teachers) if isinstance(method, TrainingView) else student
         index = torch.arange(ROWS) % sizes.examples
         strong = torch.arange(ROWS) >= ROWS // 2 if isinstance(method, StrongView) else None
         batch = Batch(torch.rand(ROWS, 3, 8, 8), torch.zeros(ROWS, dtype=torch.int64), index, strong=strong)
-        terms = cast(Method, method.eval()).terms(seen, teachers, batch, PAST_PHASES)
+        terms = cast(Method, method.eval()).terms(student_view, teachers, batch, PAST_PHASES)
         total = sum((value for value in terms.values() if value.requires_grad), 0.0 * student.logits.sum())
         (gradient,) = torch.autograd.grad(total, student.logits)
         return bool(gradient.any())

@@ -1,6 +1,6 @@
-"""What was found out about the forms of a teacher's state, kept in the teacher's folder for the next run.
+"""Measurements of a teacher's inference forms, saved in its folder for the next run.
 
-inference.json: a list of {"key", "found"}. The key has what the answer depends on: state, images, device, versions. An
+inference.json: a list of {"key", "result"}. The key has what the result depends on: state, images, device, versions. An
 entry with another key, or one that cannot be read, does not count. A resumed run does not look here: its form is in
 run.json.
 """
@@ -20,20 +20,20 @@ NAME = "inference.json"
 MOST = 100  # entries; the oldest go
 
 
-class KeptFindings:
-    """Numbers and decisions by name, of one key."""
+class InferenceRecord:
+    """Numbers and decisions by name, under one key."""
 
     def __init__(self, folder: RunDir, key: Mapping[str, Any]) -> None:
         self.folder, self.key = folder, dict(key)
 
     def read(self) -> dict[str, Any]:
-        return next((entry["found"] for entry in self._entries() if entry["key"] == self.key), {})
+        return next((entry["result"] for entry in self._entries() if entry["key"] == self.key), {})
 
-    def add(self, **found: Any) -> None:
-        """Keep these too. A folder that cannot be written is no error: the next run finds out again."""
+    def add(self, **values: Any) -> None:
+        """Save these too. A folder that cannot be written is no error: the next run measures again."""
         refuse_links(self.folder.path, NAME)
         rest = [entry for entry in self._entries() if entry["key"] != self.key]
-        entries = [*rest, {"key": self.key, "found": self.read() | found}]
+        entries = [*rest, {"key": self.key, "result": self.read() | values}]
         with suppress(OSError):
             write_json(self.folder.path / NAME, entries[-MOST:], parents=False)
 
@@ -47,7 +47,7 @@ class KeptFindings:
 
 def _is_entry(entry: Any) -> bool:
     match entry:
-        case {"key": dict(), "found": dict()}:
+        case {"key": dict(), "result": dict()}:
             return True
     return False
 
