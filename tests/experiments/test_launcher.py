@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from antishortcut.api.scoring import teacher_scores
 from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewind_run
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, evaluate
@@ -124,6 +125,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in SUITES:
             run_item(job(name).model_copy(update={"on": ("clean",)}), session, {})
     return runs
+
+
+def test_a_suite_scores_teachers_on_the_sets_of_their_students(learned: Path) -> None:
+    run, _ = RunDir(learned / "beyond-cues" / "kd-s1").read()
+    for saved in ("final", run.early):
+        assert set(teacher_scores(run, learned, saved)) == {"iid", "conflict", "uncorrelated"}
 
 
 @pytest.mark.parametrize("name", SUITES)

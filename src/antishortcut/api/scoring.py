@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from antishortcut.training.pipeline import Session
     from antishortcut.types import DataSplits
 
-TAUGHT = ("clean", "stylized", "imagenet-r", "imagenet-a", "cue-conflict")  # on which a student's teacher is scored too
-
 
 def numbers(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """{set: {score: number}}."""
@@ -89,24 +87,17 @@ def score_run(
     """
     from antishortcut.evaluation import FOLDER
     from antishortcut.evaluation import evaluate as evaluate_run
-    from antishortcut.teachers.trajectory import find_trajectory
+    from antishortcut.evaluation.context import evaluate_teacher
 
     folder, parent = RunDir(path), runs or path.resolve().parent.parent
     run, _ = folder.read()
     context = eval_context(session, run.data, parent, own or {}, images)
     requested = [*names, *([FOLDER] if own else [])]
     scores = evaluate_run(folder, context, requested, device=device)
-    both = [name for name in requested if name in (*TAUGHT, FOLDER)]
-    if both and run.roles and not context.unlabelled:
-        for state in ("final", run.early):
-            try:
-                trajectory, name = find_trajectory(parent, run.teacher or "", state)
-                evaluate_run(trajectory.folder, context, both, name, device)
-            except UserError as error:
-                if state in run.roles.values():  # one that the student did not learn from may be missing
-                    session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
-        for line in _limits(run, parent, scores, set(requested), session):
-            session.say_once(line)
+    for line in evaluate_teacher(folder, context, requested, device):
+        session.say_once(line)
+    for line in _limits(run, parent, scores, set(requested), session):
+        session.say_once(line)
     return scores
 
 

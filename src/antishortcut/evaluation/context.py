@@ -3,7 +3,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.shifts import Shift, open_class_folders
 from antishortcut.data.splits import limited, take
 from antishortcut.errors import UserError
-from antishortcut.evaluation import check_folder_name
+from antishortcut.evaluation import FOLDER, check_folder_name, evaluate
 from antishortcut.fileio import atomic_write
 from antishortcut.methods import build_method
 from antishortcut.metrics import accuracy
@@ -27,7 +27,7 @@ from antishortcut.models import Network, feature_shapes
 from antishortcut.models.weights import load_checked, read_weights
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task, method_sizes
-from antishortcut.teachers.trajectory import Teachers, Trajectory, build_saved
+from antishortcut.teachers.trajectory import Teachers, Trajectory, build_saved, find_trajectory
 from antishortcut.types import (
     AnySet,
     Batch,
@@ -41,6 +41,7 @@ from antishortcut.types import (
     lacks_labels,
 )
 
+OF_TEACHERS = ("clean", "stylized", "imagenet-r", "imagenet-a", "cue-conflict", FOLDER)  # one pass over their images
 MISTAKES = "artifacts/mistakes-{}.png"  # by test set: the images of `mistakes` side by side
 
 
@@ -194,6 +195,25 @@ class EvaluatedRun:
         if score is not None and is_current(score, sets.fingerprint, sets.hashed):
             return float(score["values"]["accuracy"])
         return dict(accuracy(self.outputs(images)[0], images.label))["accuracy"]
+
+
+def evaluate_teacher(folder: RunDir, context: EvalContext, on: Iterable[str], device: str = "cpu") -> list[str]:
+    """Score a student's teacher, final and early, on those of the evaluations that every table shows it on.
+
+    Returns a line on each state that could not be scored.
+    """
+    run, lines = folder.read()[0], list[str]()
+    names = [name for name in on if name in OF_TEACHERS]
+    if not names or not run.roles or context.unlabelled:
+        return lines
+    for state in ("final", run.early):
+        try:
+            trajectory, name = find_trajectory(context.runs, run.teacher or "", state)
+            evaluate(trajectory.folder, context, names, name, device)
+        except UserError as error:
+            if state in run.roles.values():  # one that the student did not learn from may be missing
+                lines.append(f"not measured: {', '.join(names)} of the teacher: {error}")
+    return lines
 
 
 @dataclass(frozen=True)

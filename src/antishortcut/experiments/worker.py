@@ -152,7 +152,7 @@ def _stop_without(parent: int) -> None:
 def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
     """Train a teacher, or train and score a student."""
     from antishortcut.evaluation import evaluate
-    from antishortcut.evaluation.context import EvalContext
+    from antishortcut.evaluation.context import EvalContext, evaluate_teacher
     from antishortcut.experiments.dial import choose
     from antishortcut.training.pipeline import distill, teach
 
@@ -169,7 +169,9 @@ def run_item(item: Item, session: Session, at: Mapping[str, Path]) -> Result:
     if first_process():  # of several that share a run, one scores it
         sets, root = session.sets(item.recipe.data), data_root(session.root)
         context = EvalContext(sets, session.runs, root, at, limit=item.images)
-        evaluate(folder, context, item.on, device=eval_device(session.execution.accelerator))
+        device = eval_device(session.execution.accelerator)
+        evaluate(folder, context, item.on, device=device)
+        evaluate_teacher(folder, context, item.on, device)
     return _summary(folder)
 
 
