@@ -14,7 +14,7 @@ from antishortcut import ASDLoss
 from antishortcut.config.recipe import Execution, Recipe, with_settings
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, method_options, method_roles
-from antishortcut.methods.shortcut_basis import Select, Source
+from antishortcut.methods.asd import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import Checkpoints

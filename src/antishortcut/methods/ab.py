@@ -9,7 +9,7 @@ from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_preact, check_settings
 from antishortcut.methods.fitnets import Stage, averaged_to, regressor
-from antishortcut.methods.initial_phase import TrunkFirst
+from antishortcut.methods.fsp import TrunkFirst
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Features, Sizes
 

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_every_label, check_settings
-from antishortcut.methods.kd import Teachers, Terms
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import Teachers, Terms, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 

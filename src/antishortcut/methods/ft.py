@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather
 from antishortcut.methods.at import attention, same_size
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.initial_phase import zero_term
+from antishortcut.methods.fsp import zero_term
 from antishortcut.methods.kd import Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_settings, check_tensors
-from antishortcut.methods.standardise import standardised
 from antishortcut.types import Batch, Features, Sizes
 
 Teachers = Mapping[str, Features]  # by role
 Terms = dict[str, Tensor]  # weighted scalar losses by name
+LEAST_DEVIATION = 0.01  # of logits; with less the gradient of equal ones would be of order 1e7
 
 
 def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -27,6 +27,14 @@ def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 def kd_term(weight: float, student: Features, teacher: Features, temperature: float) -> Terms:
     """KD beside another loss: {"kd": weight · KD}, or nothing where the weight is 0."""
     return {} if weight == 0 else {"kd": weight * kd_loss(student.logits, teacher.logits, temperature)}
+
+
+def standardised(logits: Tensor) -> Tensor:
+    """Logit standardisation (Sun et al. 2024): (z − mean) / (std + 1e-7) of each row (B, C). A single class gives 0."""
+    centred = logits - logits.mean(dim=1, keepdim=True)
+    if logits.shape[1] < 2:
+        return centred
+    return centred / (logits.std(dim=1, keepdim=True) + 1e-7).clamp(min=LEAST_DEVIATION)
 
 
 class KD(nn.Module):

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_labels, check_settings
-from antishortcut.methods.kd import Teachers, Terms
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import Teachers, Terms, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 STRONG, REPEATED = (3.0, 5.0), (2.0, 6.0)  # temperatures beside the first; the last two are the weak views' again
