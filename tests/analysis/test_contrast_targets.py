@@ -10,7 +10,7 @@ import torch
 from antishortcut.analysis.contrast_targets import measure
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.target_signs import largest, target_statistics
+from antishortcut.teachers.weak import largest, target_statistics
 from tests.conftest import asd, invoke
 
 

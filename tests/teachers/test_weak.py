@@ -23,8 +23,8 @@ from antishortcut.experiments.worker import run_item
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers import weak as weak_module
-from antishortcut.teachers.target_signs import best_reference, target_statistics
 from antishortcut.teachers.trajectory import Trajectory, build_saved
+from antishortcut.teachers.weak import best_reference, target_statistics
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet
 from tests.conftest import CPU, Ended, same_weights, stop_after, tiny_session

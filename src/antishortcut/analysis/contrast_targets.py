@@ -11,8 +11,8 @@ from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.target_signs import largest, target_statistics
 from antishortcut.teachers.trajectory import Trajectory, build_saved, find_trajectory
+from antishortcut.teachers.weak import largest, target_statistics
 from antishortcut.types import DataSplits
 
 IMAGES = 5_000  # at most

@@ -15,10 +15,26 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
-from antishortcut.analysis.geometry import LEFT, batch_angles, batch_sizes, bootstrap, energy, folds, reuse
-from antishortcut.analysis.image_statistics import name_directions
-from antishortcut.analysis.moments import Moments, angles, project
+from antishortcut.analysis.attribution import (
+    class_means,
+    extremes,
+    head_share,
+    head_shift,
+    name_directions,
+    variance_explained,
+)
+from antishortcut.analysis.moments import (
+    LEFT,
+    Moments,
+    angles,
+    batch_angles,
+    batch_sizes,
+    bootstrap,
+    energy,
+    folds,
+    project,
+    reuse,
+)
 from antishortcut.data.image_io import fit, picture_at, pixels
 from antishortcut.data.splits import take
 from antishortcut.fileio import atomic_write

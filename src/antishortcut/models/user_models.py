@@ -208,7 +208,6 @@ def check_single_image(network: Network, name: str, sets: DataSplits) -> None:
 
 # --- A network given as a Python object, `live:CLASS-DIGEST` in recipes and run folders; copies of it are built ---
 
-
 KIND = "live"
 _objects: dict[str, nn.Module] = {}  # name → the object as it was given
 
