@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from antishortcut.config.schema import OptimSettings
-from antishortcut.data.strong_augment import with_strong_view
+from antishortcut.data.transforms import with_strong_view
 from antishortcut.distributed import all_gather_int, single_process
 from antishortcut.errors import UserError
 from antishortcut.training.optim import build_optimizer

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
-from antishortcut.data.strong_augment import with_strong_view
+from antishortcut.data.transforms import with_strong_view
 from antishortcut.distributed import (
     all_gather_int,
     broadcast_from_rank0,
