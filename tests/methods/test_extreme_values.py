@@ -18,7 +18,7 @@ from antishortcut.methods.asd import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import Checkpoints
-from antishortcut.training.loss_meter import LossMeter, check_finite_weights
+from antishortcut.training.loggers import LossMeter, check_finite_weights
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import Features, Method, TrainingView
 from tests.methods.test_contract import Setting, odd_features, rebuilt, tensors_of

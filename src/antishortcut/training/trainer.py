@@ -31,7 +31,7 @@ from antishortcut.distributed import (
 )
 from antishortcut.errors import UserError, first_line, plural
 from antishortcut.hardware import versions
-from antishortcut.methods import build_method
+from antishortcut.methods import build_method, check_unlabelled
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.models.reused_classifier import reused
@@ -52,9 +52,7 @@ from antishortcut.teachers.trajectory import (
 )
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
-from antishortcut.training.label_needs import check_unlabelled
-from antishortcut.training.loggers import Loggers, check_loggers
-from antishortcut.training.loss_meter import LossMeter, check_finite_weights
+from antishortcut.training.loggers import Loggers, LossMeter, check_finite_weights, check_loggers
 from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
 from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatches
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
@@ -122,7 +120,7 @@ def build_objective(
     task = build_task(data, label_smoothing=settings.optim.label_smoothing, **settings.task.model_dump())
     sizes = method_sizes(task, data, feature_shapes(student, data.image_size), shapes)
     check_networks(task, data, sizes)
-    check_unlabelled(method, options, data, sizes, settings.optim)
+    check_unlabelled(method, options, data, sizes, settings.optim.mixes)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
     if isinstance(module, Finishes):

@@ -1,4 +1,7 @@
-"""Stylised copies of a test set: the same bytes for every method and seed. A folder is complete or not there."""
+"""Stylised copies of a test set, shapes in the textures of others: the same bytes for every method and seed.
+
+A folder is complete or not there. Reading one loads no network.
+"""
 # N images, M training images, B images of a chunk, S side of the square images
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from antishortcut.run_dir import read_json, write_json
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.stylize.adain import Stylizer
+    from antishortcut.evaluation.adain import Stylizer
 
 VERSION = 1  # of the random styles and the pixels; raise it when either changes
 STREAM = 0x57_59_4C_45  # different from the streams of data/rng.py
