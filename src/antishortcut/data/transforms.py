@@ -134,10 +134,6 @@ Number = float | Tensor
 # Each takes pixels (n, 3, H, W), whole numbers from 0 to 255 as floats, and a magnitude for each image (n, 1, 1, 1).
 
 
-def _identity(pixels: Tensor, value: Tensor) -> Tensor:
-    return pixels
-
-
 def _autocontrast(pixels: Tensor, value: Tensor) -> Tensor:
     low, high = pixels.amin(dim=(2, 3), keepdim=True), pixels.amax(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
     return torch.where(high > low, (255 * (pixels - low) / (high - low).clamp(min=1)).floor(), pixels)
@@ -154,14 +150,6 @@ def _equalize(pixels: Tensor, value: Tensor) -> Tensor:
     return torch.where(step > 0, mapped, flat).to(pixels).view_as(pixels)
 
 
-def _posterize(pixels: Tensor, value: Tensor) -> Tensor:
-    return pixels - pixels % 2 ** (8 - value.floor())
-
-
-def _solarize(pixels: Tensor, value: Tensor) -> Tensor:
-    return torch.where(pixels < value, pixels, 255 - pixels)
-
-
 def _blend(other: Tensor, pixels: Tensor, value: Tensor) -> Tensor:
     return (other + value * (pixels - other)).floor()
 
@@ -169,18 +157,6 @@ def _blend(other: Tensor, pixels: Tensor, value: Tensor) -> Tensor:
 def _grey(pixels: Tensor) -> Tensor:
     weights = pixels.new_tensor([19595, 38470, 7471])[:, None, None]
     return (((weights * pixels).sum(dim=1, keepdim=True) + 32768) / 65536).floor()  # (n, 1, H, W)
-
-
-def _brightness(pixels: Tensor, value: Tensor) -> Tensor:
-    return (value * pixels).floor()
-
-
-def _colour(pixels: Tensor, value: Tensor) -> Tensor:
-    return _blend(_grey(pixels), pixels, value)
-
-
-def _contrast(pixels: Tensor, value: Tensor) -> Tensor:
-    return _blend((_grey(pixels).mean(dim=(2, 3), keepdim=True) + 0.5).floor(), pixels, value)
 
 
 def _sharpness(pixels: Tensor, value: Tensor) -> Tensor:
@@ -209,38 +185,24 @@ def _rotate(pixels: Tensor, value: Tensor) -> Tensor:
     return _move(pixels, cos, -sin, right, sin, cos, down)  # the centre stays
 
 
-def _shear_x(pixels: Tensor, value: Tensor) -> Tensor:
-    return _move(pixels, 1, value, 0, 0, 1, 0)
-
-
-def _shear_y(pixels: Tensor, value: Tensor) -> Tensor:
-    return _move(pixels, 1, 0, 0, value, 1, 0)
-
-
-def _translate_x(pixels: Tensor, value: Tensor) -> Tensor:
-    return _move(pixels, 1, 0, value * pixels.shape[3], 0, 1, 0)
-
-
-def _translate_y(pixels: Tensor, value: Tensor) -> Tensor:
-    return _move(pixels, 1, 0, 0, 0, 1, value * pixels.shape[2])
-
-
 OPERATIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float, float]] = {  # with the range of magnitudes
     "autocontrast": (_autocontrast, 0, 1),
-    "brightness": (_brightness, 0.05, 0.95),
-    "colour": (_colour, 0.05, 0.95),
-    "contrast": (_contrast, 0.05, 0.95),
+    "brightness": (lambda x, value: (value * x).floor(), 0.05, 0.95),
+    "colour": (lambda x, value: _blend(_grey(x), x, value), 0.05, 0.95),
+    "contrast": (
+        lambda x, value: _blend((_grey(x).mean(dim=(2, 3), keepdim=True) + 0.5).floor(), x, value), 0.05, 0.95
+    ),
     "equalize": (_equalize, 0, 1),
-    "identity": (_identity, 0, 1),
-    "posterize": (_posterize, 4, 8),
+    "identity": (lambda x, value: x, 0, 1),
+    "posterize": (lambda x, value: x - x % 2 ** (8 - value.floor()), 4, 8),
     "rotate": (_rotate, -30, 30),
     "sharpness": (_sharpness, 0.05, 0.95),
-    "shear_x": (_shear_x, -0.3, 0.3),
-    "shear_y": (_shear_y, -0.3, 0.3),
-    "solarize": (_solarize, 0, 256),
-    "translate_x": (_translate_x, -0.3, 0.3),
-    "translate_y": (_translate_y, -0.3, 0.3),
-}
+    "shear_x": (lambda x, value: _move(x, 1, value, 0, 0, 1, 0), -0.3, 0.3),
+    "shear_y": (lambda x, value: _move(x, 1, 0, 0, value, 1, 0), -0.3, 0.3),
+    "solarize": (lambda x, value: torch.where(x < value, x, 255 - x), 0, 256),
+    "translate_x": (lambda x, value: _move(x, 1, 0, value * x.shape[3], 0, 1, 0), -0.3, 0.3),
+    "translate_y": (lambda x, value: _move(x, 1, 0, 0, 0, 1, value * x.shape[2]), -0.3, 0.3),
+}  # fmt: skip
 
 
 @torch.no_grad()

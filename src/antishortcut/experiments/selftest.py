@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -113,20 +113,10 @@ def _require(differences: dict[str, float], most: float, what: str) -> None:
 # --- terms, precision ---
 
 
-@contextmanager
-def _no_tf32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
-
-
 def _terms(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     cpu, noise = torch.device("cpu"), LAST_DIGIT if device.type == "cpu" else 0.0
     result |= {"tolerance": TERMS, "against": "noise on features" if noise else "CPU", "differences": {}}
-    with _no_tf32():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # type: ignore[no-untyped-call]
         for name in METHODS:
             difference = largest_difference(examine(name, cpu), examine(name, device, noise=noise))
             result["differences"][name] = difference

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_groups, check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Teachers, Terms, kl_rows
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -56,8 +56,7 @@ class GroupDRO(nn.Module):
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         tau, final = self.temperature, teachers["final"].logits.detach()
         ce = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)
-        log_p, log_t = F.log_softmax(student.logits / tau, dim=1), F.log_softmax(final / tau, dim=1)  # (B, C)
-        kl = F.kl_div(log_p, log_t, reduction="none", log_target=True).sum(dim=1)  # (B,)
+        kl = kl_rows(student.logits, final, tau)  # (B,)
         group = self.group[batch.index]  # (B,)
         ce, kd = (group_means(x, group, len(self.log_q)) for x in (self.ce * ce, self.weight * tau**2 * kl))  # (G,)
         if self.training:

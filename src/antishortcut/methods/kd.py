@@ -24,6 +24,12 @@ def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 
+def kl_rows(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher ‖ student) of softened probabilities, of each row of logits (B, C). (B,)"""
+    log_p, log_q = (F.log_softmax(logits / temperature, dim=1) for logits in (student, teacher))  # (B, C)
+    return F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)
+
+
 def kd_term(weight: float, student: Features, teacher: Features, temperature: float) -> Terms:
     """KD beside another loss: {"kd": weight · KD}, or nothing where the weight is 0."""
     return {} if weight == 0 else {"kd": weight * kd_loss(student.logits, teacher.logits, temperature)}

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_choice, check_every_label, check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Teachers, Terms, kl_rows
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -53,6 +53,5 @@ class Reweight(nn.Module):
         tau, final, early = self.temperature, teachers["final"].logits.detach(), teachers["early"].logits.detach()
         row = failure_weights(student.logits, early, batch.label, self.scheme, self.factor)  # (B,)
         own = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)
-        log_p, log_q = F.log_softmax(student.logits / tau, dim=1), F.log_softmax(final / tau, dim=1)  # (B, C)
-        kl = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)  # (B,)
+        kl = kl_rows(student.logits, final, tau)  # (B,)
         return {"ce": self.ce * (row * own).mean(), "kd": self.weight * tau**2 * (row * kl).mean()}
