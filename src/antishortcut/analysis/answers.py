@@ -124,7 +124,7 @@ def explained(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Images (B, 3, H, W), logits (B, C), Grad-CAM and integrated gradients (B, H, W) of the predicted class."""
     network.to(device).eval()
-    for batch in Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False).epoch(0):
+    for batch in Loader.in_order(images, BATCH, size).epoch(0):
         image = batch.image.to(device)
         with torch.no_grad():
             logits = network(image).logits
@@ -139,7 +139,7 @@ def _small(heat: Tensor) -> Tensor:
 
 def _pictures(images: AnySet, size: int) -> dict[str, NDArray[Any]]:
     data, ends = bytearray(), []
-    for batch in Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False).epoch(0):
+    for batch in Loader.in_order(images, BATCH, size).epoch(0):
         for pixels in (batch.image * 255).round().byte().permute(0, 2, 3, 1).numpy():
             picture, file = Image.fromarray(pixels), io.BytesIO()
             picture.thumbnail((PICTURE, PICTURE))

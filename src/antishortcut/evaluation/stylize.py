@@ -159,7 +159,7 @@ def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, l
 def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
     """The images at these indices, (B, 3, S, S) in [0, 1]."""
     chosen = take(images, torch.from_numpy(index))
-    loader = Loader(chosen, batch=len(index), seed=0, image_size=side, augment="none", shuffle=False)
+    loader = Loader.in_order(chosen, len(index), side)
     return next(loader.epoch(0)).image
 
 
@@ -185,8 +185,7 @@ def _write(
     shown = np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist()  # spread over the set
     rows = []
     array = np.lib.format.open_memmap(folder / IMAGES, mode="w+", dtype=np.uint8, shape=(count, side, side, 3))
-    batch_size = max(1, PIXELS // side**2)
-    loader = Loader(plan.content, batch=batch_size, seed=0, image_size=side, augment="none", shuffle=False)
+    loader = Loader.in_order(plan.content, max(1, PIXELS // side**2), side)
     with ProgressBar("stylize", count, quiet) as bar:
         bar.begin(0)
         for batch in loader.epoch(0):

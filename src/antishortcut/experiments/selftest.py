@@ -145,8 +145,7 @@ def _precision(device: torch.device, quick: bool, folder: Path, result: Result) 
 
 def _images(device: torch.device) -> list[Tensor]:
     data = open_sets("cues", None, options={"count": 256, "test_count": 16})
-    loader = Loader(data.train, batch=64, seed=0, image_size=32, augment="none", shuffle=False)
-    return [batch.image.to(device) for batch in loader.epoch(0)]
+    return [batch.image.to(device) for batch in Loader.in_order(data.train, 64, 32).epoch(0)]
 
 
 def _settled(network: Network, image: Tensor) -> Network:

@@ -120,9 +120,7 @@ def _signs(
         trajectory.fill(networks[state], state)
         networks[state].to(device).eval()
     images = limited(images, SCENES if task.dense else IMAGES, 0)
-    loader = Loader(
-        images, batch=task.eval_batch_size, seed=0, image_size=sets.image_size, augment="none", shuffle=False
-    )
+    loader = Loader.in_order(images, task.eval_batch_size, sets.image_size)
     logits, labels = defaultdict[str, list[Tensor]](list), list[Tensor]()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # of the locations that are drawn

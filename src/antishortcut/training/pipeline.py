@@ -179,7 +179,7 @@ def _import_teacher(run: Run, recipe: Recipe, session: Session, run_dir: RunDir)
                 try:
                     code = code_of(run.model.name)
                     run_dir.begin(run, session.execution.model_dump(mode="json"), versions(), code)
-                    for line in import_teacher(run, recipe.teacher, run_dir, session.sets(run.data), fabric):
+                    for line in import_teacher(recipe.teacher, run_dir, session.sets(run.data), fabric):
                         session.say(line)
                 except UserError:
                     run_dir.remove_since(before)  # weights that do not fit leave nothing behind

@@ -378,15 +378,8 @@ class Trainer:
 
     def _whole_set(self, images: AnySet) -> Loader:
         """All images, unaugmented and in order, in every process."""
-        return Loader(
-            images,
-            batch=self.task.eval_batch_size,
-            seed=0,
-            image_size=self.data.image_size,
-            augment="none",
-            shuffle=False,
-            workers=self.execution.workers,
-        )
+        workers = self.execution.workers
+        return Loader.in_order(images, self.task.eval_batch_size, self.data.image_size, workers=workers)
 
     def _restore(self) -> None:
         """Go to the step of the newest checkpoint. Without one, run `method.prepare` over the training set."""
