@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.analysis.contrast_targets import measure
 from antishortcut.errors import UserError
+from antishortcut.experiments.dial import measure
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.weak import largest, target_statistics
 from tests.conftest import asd, invoke

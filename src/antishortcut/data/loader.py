@@ -116,9 +116,7 @@ class Loader:
         self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
 
     @classmethod
-    def in_order(
-        cls, images: AnySet, batch: int, image_size: int, *, workers: int | Literal["auto"] = "auto"
-    ) -> Self:
+    def in_order(cls, images: AnySet, batch: int, image_size: int, *, workers: int | Literal["auto"] = "auto") -> Self:
         """Every image once, in the set's order and without augmentation, for one process."""
         return cls(images, batch=batch, seed=0, image_size=image_size, augment="none", shuffle=False, workers=workers)
 
