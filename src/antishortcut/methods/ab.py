@@ -37,7 +37,6 @@ class AB(TrunkFirst):
     The deepest stage counts once, each shallower one half of the one after it.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("preact",)
 
     def __init__(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -73,13 +73,12 @@ def group_count(channels: int, groups: int) -> int:
     return count
 
 
-class AfDCD(nn.Module):
+class AfDCD(Distillation):
     """task_weight · CE + kd · KD + fd · ‖G(masked) − teacher‖² + ctr · L_ctr. See docs/methods/afdcd.md.
 
     stage: which map, 0 being the stem and −1 the deepest. groups: M, at most; the largest divisor of the channels.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(

@@ -3,11 +3,11 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_every_label, check_settings
-from antishortcut.methods.kd import Teachers, Terms, standardised
+from antishortcut.methods.kd import Distillation, Teachers, Terms, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -40,14 +40,12 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
     return tckd, nckd
 
 
-class DKD(nn.Module):
+class DKD(Distillation):
     """task_weight · CE + min(t / warmup, 1) · (α TCKD + β NCKD).
 
     β = 8 is the default of the authors' code; recipes carry what it sets for their pair. standardise: as in KD.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     no_mixup = "it treats the one true class apart"
 
     def __init__(

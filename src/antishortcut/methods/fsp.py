@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather
 from antishortcut.methods.at import same_size
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
-class TrunkFirst(nn.Module):
+class TrunkFirst(Distillation):
     """The loss `initial` alone in the first `init` epochs, then the task's loss alone."""
 
     def __init__(self, name: str, init: float, task_weight: float) -> None:
@@ -49,7 +49,6 @@ def flow(maps: Tensor, deeper: Tensor) -> Tensor:
 class FSP(TrunkFirst):
     """In the first `init` epochs weight · Σ mean squared difference of the flows, then CE. See docs/methods/fsp.md."""
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, init: float = 30.0, task_weight: float = 1.0) -> None:

@@ -14,6 +14,13 @@ Terms = dict[str, Tensor]  # weighted scalar losses by name
 LEAST_DEVIATION = 0.01  # of logits; with less the gradient of equal ones would be of order 1e7
 
 
+class Distillation(nn.Module):
+    """What a method is unless it says otherwise: taught by the final state alone, without feature maps."""
+
+    roles: tuple[str, ...] = ("final",)
+    taps: tuple[str, ...] = ()
+
+
 def kd_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """τ² KL(teacher ‖ student) of softened probabilities, batch mean. Logits (B, C); no gradient to the teacher."""
     check_tensors(student=student, teacher=teacher)
@@ -43,15 +50,12 @@ def standardised(logits: Tensor) -> Tensor:
     return centred / (logits.std(dim=1, keepdim=True) + 1e-7).clamp(min=LEAST_DEVIATION)
 
 
-class KD(nn.Module):
+class KD(Distillation):
     """task_weight · CE + weight · τ²KL. The defaults, 1 and 1, are the paper's total (Eq. 9 without its last terms).
 
     standardise: of the logits only the pattern counts. It is a setting of "kd+ls" alone, so that the hash of a run of
     "kd" does not depend on it.
     """
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ differs.
 # B weak views, C classes
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.checks import check_labels, check_settings
-from antishortcut.methods.kd import Teachers, Terms, kl_rows, standardised
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kl_rows, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 STRONG, REPEATED = (3.0, 5.0), (2.0, 6.0)  # temperatures beside the first; the last two are the weak views' again
@@ -52,7 +52,7 @@ def mlld_terms(
     return torch.stack(kl).sum(), class_level, batch_level
 
 
-class MLLD(nn.Module):
+class MLLD(Distillation):
     """task_weight · CE of both views + weight · (KL + class_weight · CC + batch_weight · BC). See its card.
 
     CC and BC are distances of Gram matrices, of classes and of the batch. temperature: the first of five. masks: leave
@@ -60,8 +60,6 @@ class MLLD(nn.Module):
     standardise: the logits of the KL, as in KD.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     strong_view = True
 
     def __init__(

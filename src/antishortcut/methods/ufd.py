@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -57,14 +57,13 @@ def projector(channels: int) -> nn.Sequential:
     )
 
 
-class UFD(nn.Module):
+class UFD(Distillation):
     """task_weight · CE + kd · KD + the four distances of spatial and channel, DC and AC. See docs/methods/ufd.md.
 
     stage: which map, 0 being the stem and −1 the deepest. published_channel: the channel branch as the published code
     has it, which mixes channels and pixels of the student.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(
