@@ -10,7 +10,7 @@ import torch
 from antishortcut.errors import UserError
 from antishortcut.experiments.dial import measure
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.weak import largest, target_statistics
+from antishortcut.teachers.selection import largest, target_statistics
 from tests.conftest import asd, invoke
 
 

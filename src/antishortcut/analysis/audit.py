@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from antishortcut.analysis.alignment import subspace_projection
 from antishortcut.analysis.answers import write_answers
 from antishortcut.analysis.directions import GROWN, K, States, cue_images, displaced_and_abandoned, examine_states
 from antishortcut.analysis.features import Predictions, features, predictions, sample
@@ -22,6 +21,7 @@ from antishortcut.analysis.moments import (
     held_out_directions,
     ratio,
     student_views,
+    subspace_projection,
     to_json,
 )
 from antishortcut.errors import UserError, suggest

@@ -155,7 +155,7 @@ def targets(
 ) -> None:
     """Choose λ and T_early of contrast targets without any test image, before a student is trained."""
     from antishortcut.experiments.dial import measure
-    from antishortcut.teachers.weak import LOST
+    from antishortcut.teachers.selection import LOST
     from antishortcut.training.pipeline import Session
 
     try:

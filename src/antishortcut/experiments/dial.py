@@ -31,8 +31,8 @@ from antishortcut.fileio import atomic_write
 from antishortcut.fileio import text as text_of
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import build_task
+from antishortcut.teachers.selection import largest, target_statistics
 from antishortcut.teachers.trajectory import Trajectory, build_saved, find_trajectory
-from antishortcut.teachers.weak import largest, target_statistics
 from antishortcut.training.pipeline import Session, distill, make_early, teach
 from antishortcut.types import DataSplits
 

@@ -30,9 +30,8 @@ from antishortcut.progress import console
 from antishortcut.run_dir import InUse, RunDir, find_twin
 from antishortcut.tasks import build_task
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
-from antishortcut.teachers.selection import select_state
+from antishortcut.teachers.selection import choose_weak_state, select_state
 from antishortcut.teachers.trajectory import Trajectory, build_model, find_trajectory, warn_of_changed_code
-from antishortcut.teachers.weak import choose_weak_state
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
 from antishortcut.training.trainer import build_objective, deployed, train
