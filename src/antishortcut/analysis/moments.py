@@ -1,5 +1,5 @@
 """Moments of features, gathered block by block; their directions, angles, energy, and how stable these are."""
-# N samples, n rows of a block, B of a batch, D features, K directions requested, k' ≤ K there are, d of a student, M negatives
+# N samples, n rows of a block, B of a batch, D features (d a student's), K directions (k' ≤ K there are), M negatives
 
 import itertools
 import math
