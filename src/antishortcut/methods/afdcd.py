@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather, world
 from antishortcut.methods.checks import check_settings, check_stages
 from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
+from antishortcut.methods.ufd import enlarged, projector
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -107,16 +108,11 @@ class AfDCD(Distillation):
         channels = sizes.teachers["final"].stages[stage][0]
         self.groups = group_count(channels, groups)
         self.align = nn.Conv2d(sizes.student.stages[stage][0], channels, 1)
-        self.generator = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels, channels, 3, padding=1),
-        )
+        self.generator = projector(channels)
 
     def generate(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """The teacher's map (B, C_t, *size), restored from the unmasked pixels of the student's (B, C_s, h, w)."""
-        if maps.shape[2:] != size:
-            maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+        maps = enlarged(maps, size)
         restored: Tensor = self.generator(self.align(maps) * pixel_mask(maps, self.mask_ratio))
         return restored
 

@@ -49,6 +49,11 @@ def misread(maps: Tensor) -> Tensor:
     return maps.reshape(rows, pixels, channels).transpose(1, 2)
 
 
+def enlarged(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, C, h, w), bilinearly brought to a height and width if their own differ."""
+    return maps if maps.shape[2:] == size else F.interpolate(maps, size, mode="bilinear", align_corners=False)
+
+
 def projector(channels: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, padding=1),
@@ -93,9 +98,7 @@ class UFD(Distillation):
 
     def branches(self, maps: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The student's map (B, C_s, h, w) as the two branches compare it with the teacher's (B, C_t, *size)."""
-        if maps.shape[2:] != size:
-            maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
-        aligned = self.align(maps)
+        aligned = self.align(enlarged(maps, size))
         return self.spatial(aligned), self.channel(aligned)
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
