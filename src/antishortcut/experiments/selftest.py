@@ -86,15 +86,10 @@ def selftest(
             problem = ""
         except Failed as error:
             problem = str(error)
-        except (
-            Exception
-        ) as error:  # a device that is new to this project may raise anything, and the rest is wanted too
+        except Exception as error:  # a device that is new here may raise anything, and the rest is wanted too
             problem = f"{type(error).__name__}: {first_line(error)[:300]}"
-        parts[name] = {
-            "passed": not problem,
-            "problem": problem,
-            "seconds": round(time.monotonic() - start, 1),
-        } | result
+        seconds = round(time.monotonic() - start, 1)
+        parts[name] = {"passed": not problem, "problem": problem, "seconds": seconds} | result
         say(f"{name}: {problem or 'passed'}, {parts[name]['seconds']:.0f} s")
     facts = benchmark.machine(device) | {"cards": torch.cuda.device_count(), "cuda": torch.version.cuda}
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -342,9 +337,8 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         lines = [part["problem"]] if part["problem"] else []
         if differences := part.get("differences"):
             worst = max(differences, key=lambda key: differences[key])
-            where = {"processes": f" by {part.get('backend')}", "terms": f" against {part.get('against')}"}.get(
-                name, ""
-            )
+            ways = {"processes": f" by {part.get('backend')}", "terms": f" against {part.get('against')}"}
+            where = ways.get(name, "")
             most = f"largest difference {differences[worst]:.1g} ({worst}), allowed {part['tolerance']:g}"
             lines.append(f"{plural(len(differences), 'method')}{where}: {most}")
         lines += [f"teacher in {form}: {text}" for form, text in part.get("teachers", {}).items()]

@@ -28,9 +28,7 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
     pairs, non_target = [], []
     for logits in (student, teacher):
         log_p = F.log_softmax(logits / temperature, dim=1)  # (B, C)
-        beside = log_p.gather(
-            1, remaining
-        )  # removed, not lowered by 1000 as published: right for any logits. (B, C − 1)
+        beside = log_p.gather(1, remaining)  # not all classes, the label lowered by 1000, as published. (B, C − 1)
         away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
         pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
         non_target.append(beside - away)  # (B, C − 1)

@@ -15,10 +15,7 @@ from antishortcut.errors import UserError
 from antishortcut.training.optim import build_optimizer
 from antishortcut.types import Batch, Features, StrongView
 
-EPOCHS = (
-    0.0,
-    1000.0,
-)  # in which steps are tried: the first, which may be of an initial phase, and one past any warm-up
+EPOCHS = (0.0, 1000.0)  # in which steps are tried: the first, perhaps of an initial phase, and one past any warm-up
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
 
 

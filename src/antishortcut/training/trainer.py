@@ -399,9 +399,8 @@ class Trainer:
                 raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
             batches = to_device(self._whole_set(self.data.train).epoch(0), self.fabric.device)
-            both = (
-                (self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches
-            )  # computed as they are read
+            # computed as they are read
+            both = ((self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches)
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
             self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:
