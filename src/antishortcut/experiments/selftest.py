@@ -111,7 +111,8 @@ def _require(differences: dict[str, float], most: float, what: str) -> None:
 def _terms(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     cpu, noise = torch.device("cpu"), LAST_DIGIT if device.type == "cpu" else 0.0
     result |= {"tolerance": TERMS, "against": "noise on features" if noise else "CPU", "differences": {}}
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # type: ignore[no-untyped-call]
+    cudnn: Any = torch.backends.cudnn
+    with cudnn.flags(enabled=True, allow_tf32=False):
         for name in METHODS:
             difference = largest_difference(examine(name, cpu), examine(name, device, noise=noise))
             result["differences"][name] = difference

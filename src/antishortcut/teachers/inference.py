@@ -212,9 +212,9 @@ class InferenceRecord:
             write_json(self.folder.path / RECORD, entries[-MOST:], parents=False)
 
     def _entries(self) -> list[dict[str, Any]]:
-        with suppress(UserError, TypeError, AttributeError):  # no file, a damaged one, or another's
+        with suppress(UserError, TypeError):  # no file, a damaged one, or another's
             entries = read_json(self.folder.path / RECORD)
-            return [each for each in entries if type(each.get("key")) is type(each.get("result")) is dict]
+            return [e for e in entries if isinstance(e, dict) and type(e.get("key")) is type(e.get("result")) is dict]
         return []
 
 
