@@ -12,9 +12,17 @@ from collections.abc import Callable
 
 import torch
 
-from antishortcut.analysis.alignment import state_cosines, subspace_projection
-from antishortcut.analysis.geometry import batch_angles, batch_sizes, bootstrap, energy, folds, reuse
-from antishortcut.analysis.moments import Moments
+from antishortcut.analysis.moments import (
+    Moments,
+    batch_angles,
+    batch_sizes,
+    bootstrap,
+    energy,
+    folds,
+    reuse,
+    state_cosines,
+    subspace_projection,
+)
 
 
 def peak() -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from antishortcut.analysis.contrast_targets import measure
+from antishortcut.experiments.dial import measure
 from antishortcut.report.collect import StudentRun, collect
 from antishortcut.report.stats import Paired, paired
 from antishortcut.run_dir import RunDir

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from antishortcut.cli.data import data_settings
 from antishortcut.config.recipe import ModelSettings, OptimSettings, Recipe, TeacherSettings
 from antishortcut.data import Loader
-from antishortcut.evaluation.stylize.adain import (
+from antishortcut.evaluation.adain import (
     DECODER,
     ENCODER,
     FACTS,

@@ -26,7 +26,7 @@ from antishortcut.data import open_sets
 from antishortcut.data.from_torch import write_folder
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.live import live_copy, register
+from antishortcut.models.user_models import live_copy, register
 from antishortcut.training.signals import stop_signals
 from tests.conftest import Refusal, invoke, same_weights, stop_after
 from tests.data.official import make_folder

@@ -115,7 +115,7 @@ def torment(kills: int = 2, seed: int = 1, only: str = "") -> dict[str, Any]:
     ready()
     import torch
 
-    from antishortcut.evaluation.stylize.adain import reference_decoder, reference_vgg
+    from antishortcut.evaluation.adain import reference_decoder, reference_vgg
 
     place, chance = Path(tempfile.mkdtemp(prefix="torture-")), Random(seed)
     recipe, before = place / "tiny.toml", place / "before"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.analysis.alignment import Distribution, infonce, state_cosines, subspace_projection
+from antishortcut.analysis.moments import Distribution, infonce, state_cosines, subspace_projection
 from antishortcut.methods.asd import temporal_contrast
 from antishortcut.metrics import accuracy, shape_bias
 from antishortcut.subspace import top_directions

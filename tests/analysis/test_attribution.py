@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antishortcut.analysis.attribution import class_means, extremes, head_share, head_shift, variance_explained
+from antishortcut.analysis.directions import class_means, extremes, head_share, head_shift, variance_explained
 from antishortcut.analysis.moments import to_json
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 

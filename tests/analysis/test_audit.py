@@ -17,11 +17,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from antishortcut.analysis.audit import audit
-from antishortcut.analysis.audit_text import notes
+from antishortcut.analysis.audit import audit, notes
 from antishortcut.analysis.directions import fate
 from antishortcut.analysis.features import sample
-from antishortcut.analysis.geometry import folds
+from antishortcut.analysis.moments import folds
 from antishortcut.config.recipe import Recipe
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build

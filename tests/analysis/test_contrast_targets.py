@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from antishortcut.analysis.contrast_targets import measure
 from antishortcut.errors import UserError
+from antishortcut.experiments.dial import measure
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.target_signs import largest, target_statistics
+from antishortcut.teachers.selection import largest, target_statistics
 from tests.conftest import asd, invoke
 
 

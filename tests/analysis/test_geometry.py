@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.analysis.geometry import (
+from antishortcut.analysis.moments import (
     Kind,
+    Moments,
     batch_angles,
     batch_sizes,
     bootstrap,
@@ -21,8 +22,8 @@ from antishortcut.analysis.geometry import (
     folds,
     held_out_directions,
     reuse,
+    to_json,
 )
-from antishortcut.analysis.moments import Moments, to_json
 from antishortcut.subspace import random_angle
 from tests.analysis.test_moments import three
 from tests.test_subspace import close, normal, orthonormal, seeds, several, slow_directions, slow_moment

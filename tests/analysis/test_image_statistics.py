@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from antishortcut.analysis.image_statistics import (
+from antishortcut.analysis.directions import (
     STATISTICS,
     correlations,
     image_statistics,

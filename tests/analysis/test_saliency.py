@@ -9,7 +9,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from antishortcut.analysis.saliency import blank, grad_cam, integrated_gradients, scaled, share_inside
+from antishortcut.analysis.answers import blank, grad_cam, integrated_gradients, scaled, share_inside
 from antishortcut.errors import UserError
 from antishortcut.models import Network, build
 from antishortcut.models.feature_extractor import FeatureExtractor

@@ -24,7 +24,6 @@ from antishortcut.data.corruptions import (
     find_copies,
     open_copies,
     write_copies,
-    writer,
 )
 from antishortcut.data.synthetic import CLASSES, make_cues
 from antishortcut.data.synthetic_segmentation import make_scenes
@@ -119,7 +118,7 @@ def test_a_killed_run_leaves_no_partial_file(tmp_path: Path, images: ImageSet, m
         real(*_)
 
     real = derived.fill
-    monkeypatch.setattr(writer, "fill", dies)
+    monkeypatch.setattr("antishortcut.data.corruptions.copies.fill", dies)
     with pytest.raises(KeyboardInterrupt):
         write(images, tmp_path)
     files = [".lock", "gaussian_noise.npy", "labels.npy", "making.json"]
@@ -128,7 +127,7 @@ def test_a_killed_run_leaves_no_partial_file(tmp_path: Path, images: ImageSet, m
         open_copies(tmp_path, 10, needed=TWO)
 
     counted = MagicMock(side_effect=real)
-    monkeypatch.setattr(writer, "fill", counted)
+    monkeypatch.setattr("antishortcut.data.corruptions.copies.fill", counted)
     written = (tmp_path / "gaussian_noise.npy").stat().st_mtime_ns
     write(images, tmp_path)
     assert counted.call_count == 5  # contrast alone

@@ -17,11 +17,9 @@ from antishortcut.data.corruptions import (
     SEVERITIES,
     TABLES,
     VERSION,
-    blur,
     corrupt,
-    digital,
+    effects,
     grown_frost,
-    noise,
     table_of,
     weather,
 )
@@ -84,9 +82,9 @@ def test_known_values() -> None:
 def test_noise_of_given_draws() -> None:
     images, rng = pictures(5), np.random.default_rng(1)
     count = rng.poisson(images / 255 * 50)
-    near(noise.shot_noise(50, count), twins.clipped(count / 50))
+    near(effects.shot_noise(50, count), twins.clipped(count / 50))
     uniform = rng.random(images.shape)
-    hit = noise.impulse_noise(images, 0.3, uniform)
+    hit = effects.impulse_noise(images, 0.3, uniform)
     assert np.array_equal(hit[uniform >= 0.3], images[uniform >= 0.3])
     assert (hit[uniform < 0.15] == 255).all()
     assert (hit[(uniform >= 0.15) & (uniform < 0.3)] == 0).all()
@@ -98,7 +96,7 @@ def test_glass_of_given_draws(side: int, severity: int) -> None:
     sigma, reach, repeats = each(severity, side, "glass_blur")
     images = pictures(2 if side < 128 else 1, side)
     delta = np.random.default_rng(2).integers(-reach, reach, (len(images), repeats, 2, side, side))
-    built = blur.glass_blur(images, sigma, reach, delta)
+    built = effects.glass_blur(images, sigma, reach, delta)
     for one, image, moves in zip(built, images, delta, strict=True):
         near(one, twins.glass_blur(image, sigma, reach, moves))
 
@@ -108,7 +106,7 @@ def test_motion_along_given_angles(side: int, severity: int) -> None:
     angle = np.array([30.0, -44.9, 0.0])[: 3 if side == 32 else 1]
     images = pictures(len(angle), side)
     radius, sigma = each(severity, side, "motion_blur")
-    built = blur.motion_blur(images, radius, sigma, angle)
+    built = effects.motion_blur(images, radius, sigma, angle)
     for one, image, turn in zip(built, images, angle, strict=True):
         near(one, twins.magick_motion(image, radius, sigma, turn))
 
@@ -155,7 +153,7 @@ def test_elastic_of_given_draws(side: int, severity: int) -> None:
     images, rng = pictures(3, side), np.random.default_rng(7)
     alpha, sigma, reach = each(severity, side, "elastic_transform")
     corners, field = rng.uniform(-reach, reach, (3, 3, 2)), rng.uniform(-1, 1, (3, 2, side, side))
-    built = digital.elastic_transform(images, alpha, sigma, corners, field)
+    built = effects.elastic_transform(images, alpha, sigma, corners, field)
     for at in range(3):
         near(built[at], twins.elastic_transform(images[at], alpha, sigma, corners[at], field[at]), 0.01)
 

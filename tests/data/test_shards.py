@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from antishortcut.config.recipe import load_recipe
-from antishortcut.data import Loader, open_sets, remote, shards
+from antishortcut.data import Loader, open_sets, shards
 from antishortcut.data.inspect import look, open_finding, summarise
 from antishortcut.data.shards import expand_braces
 from antishortcut.errors import UserError
@@ -377,7 +377,7 @@ class Server:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(remote, "WAIT", 0.01)
+    monkeypatch.setattr(shards, "WAIT", 0.01)
     state = Server("")
 
     class Answer(BaseHTTPRequestHandler):

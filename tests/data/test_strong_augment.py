@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
 from antishortcut.data import rng
-from antishortcut.data.strong_augment import (
+from antishortcut.data.transforms import (
     COLUMN,
     GREY,
     MAGNITUDE,

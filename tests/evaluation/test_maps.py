@@ -8,8 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antishortcut.analysis.answers import RULES, SIDE, STATES, choose
-from antishortcut.analysis.saliency import grad_cam, integrated_gradients, share_inside
+from antishortcut.analysis.answers import RULES, SIDE, STATES, choose, grad_cam, integrated_gradients, share_inside
 from antishortcut.config.recipe import Recipe
 from antishortcut.data.splits import limited
 from antishortcut.evaluation import EVALUATIONS, evaluate

@@ -16,7 +16,7 @@ from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
-from antishortcut.evaluation.corruption_scores import relate
+from antishortcut.evaluation.shift_scores import relate
 from antishortcut.models import Network
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.trajectory import Teachers
@@ -83,7 +83,7 @@ def test_missing_copies_are_generated_once(
 def test_released_files_are_preferred(
     folder: RunDir, context: EvalContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import antishortcut.evaluation.corruption_scores as room
+    import antishortcut.evaluation.shift_scores as room
 
     monkeypatch.setitem(room.RELEASED, "cues", ("CUES-C",))
     images = first_test(context)

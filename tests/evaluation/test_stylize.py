@@ -19,8 +19,7 @@ from torch import Tensor
 
 from antishortcut.data import open_sets
 from antishortcut.errors import UserError
-from antishortcut.evaluation.stylize import open_stylized, write_stylized
-from antishortcut.evaluation.stylize.adain import (
+from antishortcut.evaluation.adain import (
     Stylizer,
     adain,
     blend,
@@ -30,7 +29,7 @@ from antishortcut.evaluation.stylize.adain import (
     reference,
     statistics,
 )
-from antishortcut.evaluation.stylize.generate import another_class, any_style
+from antishortcut.evaluation.stylize import another_class, any_style, open_stylized, write_stylized
 from antishortcut.models import build
 from antishortcut.types import DataSplits, FileSet
 from tests.conftest import Refusal, asd, invoke
@@ -317,7 +316,7 @@ def test_an_interrupt_leaves_no_half_written_copies(
                 raise KeyboardInterrupt
             return stylizer(*arguments)
 
-    monkeypatch.setattr("antishortcut.evaluation.stylize.generate.PIXELS", 16 * 16 * 8)  # chunks of eight images
+    monkeypatch.setattr("antishortcut.evaluation.stylize.PIXELS", 16 * 16 * 8)  # chunks of eight images
     with pytest.raises(KeyboardInterrupt):
         write_stylized(Stops(), sets, tmp_path, quiet=True)  # type: ignore[arg-type]
     assert names(tmp_path) == set()

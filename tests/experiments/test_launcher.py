@@ -18,9 +18,8 @@ from antishortcut.config.recipe import Execution, Recipe, Run, load_recipe, rewi
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext
-from antishortcut.experiments.engines import share_gpus
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.launcher import check_images, mismatch, scored, state
+from antishortcut.experiments.launcher import check_images, mismatch, scored, share_gpus, state
 from antishortcut.experiments.suites import open_suite
 from antishortcut.experiments.worker import WORK, Command, Place, run_item, without_ranks
 from antishortcut.run_dir import InUse, RunDir

@@ -23,14 +23,16 @@ from antishortcut.experiments.paper import (
     MARK,
     NAMES,
     PAIRS,
+    PRINTED,
     STAND_INS,
     TABLES,
     TINY,
     WARMED,
     desk,
     desk_recipe,
+    find,
+    of_run,
 )
-from antishortcut.experiments.printed import PRINTED, find, of_run
 from antishortcut.experiments.suites import SUITES, open_suite
 from antishortcut.methods import build_method, method_options, method_roles
 from antishortcut.models import build, feature_shapes

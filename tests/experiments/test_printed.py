@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antishortcut.experiments.printed import PRINTED, Printed, find
+from antishortcut.experiments.paper import PRINTED, Printed, find
 from antishortcut.report.stats import sign_test
 
 COUNTS = {

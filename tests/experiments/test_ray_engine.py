@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from antishortcut import __version__
 from antishortcut.config.recipe import Execution, load_recipe
 from antishortcut.errors import UserError
-from antishortcut.experiments import engines as cluster
+from antishortcut.experiments import launcher as cluster
 from antishortcut.experiments.worker import Place
 from antishortcut.run_dir import RunDir
 

@@ -26,7 +26,7 @@ from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import read
 from antishortcut.data.shifts import read_mapping
 from antishortcut.errors import LONGEST, UserError, of_disk, printable
-from antishortcut.evaluation.stylize.adain import reference
+from antishortcut.evaluation.adain import reference
 from antishortcut.models.weights import read_weights
 from antishortcut.run_dir import RunDir, write_json
 from antishortcut.teachers.snapshots import load_state

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.methods import asd, method_options, method_roles
-from antishortcut.methods.asd import ASD, ASDLoss, Projector, linear_warmup, suppression, temporal_contrast
-from antishortcut.methods.shortcut_basis import Source
+from antishortcut.methods.asd import ASD, ASDLoss, Projector, Source, linear_warmup, suppression, temporal_contrast
 from antishortcut.models.layers import SingleSampleNorm1d
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Shape, Sizes

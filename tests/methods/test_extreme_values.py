@@ -14,11 +14,11 @@ from antishortcut import ASDLoss
 from antishortcut.config.recipe import Execution, Recipe, with_settings
 from antishortcut.errors import UserError
 from antishortcut.methods import METHODS, method_options, method_roles
-from antishortcut.methods.shortcut_basis import Select, Source
+from antishortcut.methods.asd import Select, Source
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
 from antishortcut.training.checkpoint import Checkpoints
-from antishortcut.training.loss_meter import LossMeter, check_finite_weights
+from antishortcut.training.loggers import LossMeter, check_finite_weights
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import Features, Method, TrainingView
 from tests.methods.test_contract import Setting, odd_features, rebuilt, tensors_of

@@ -10,8 +10,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from antishortcut.methods.asd import ASD
-from antishortcut.methods.shortcut_basis import Select, ShortcutBasis, Source
+from antishortcut.methods.asd import ASD, Select, ShortcutBasis, Source
 from antishortcut.types import Features, Shape, Sizes
 from tests.test_subspace import close, normal, slow_directions, slow_moment, span
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antishortcut.methods import METHODS, method_options
 from antishortcut.methods.contrast import contrast_logits
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import standardised
 from antishortcut.types import Batch, Features, Method, Shape, Sizes
 from tests.methods.test_asd import double
 from tests.methods.test_dkd import labels, slow_dkd

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from antishortcut.methods import METHODS, method_options, method_roles
 from antishortcut.methods.fsp import FSP
 from antishortcut.tasks import Classification
-from antishortcut.training.loss_meter import LossMeter
+from antishortcut.training.loggers import LossMeter
 from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features, Method, Shape, Sizes, TaskSchedule
 from tests.methods.test_contract import EQUAL_CHANNELS, trained_shape

@@ -9,8 +9,7 @@ import pytest
 
 from antishortcut.config.recipe import Run, distill_run, teach_run
 from antishortcut.experiments.jobs import Job
-from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk
-from antishortcut.experiments.printed import find
+from antishortcut.experiments.paper import MARK, PAIRS, TABLES, desk, find
 from antishortcut.methods import method_options, method_roles
 from antishortcut.report import build
 from antishortcut.report.collect import collect

@@ -22,8 +22,8 @@ from antishortcut.experiments.suites import open_suite
 from antishortcut.experiments.worker import run_item
 from antishortcut.models import build
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers import weak as weak_module
-from antishortcut.teachers.target_signs import best_reference, target_statistics
+from antishortcut.teachers import selection as weak_module
+from antishortcut.teachers.selection import best_reference, target_statistics
 from antishortcut.teachers.trajectory import Trajectory, build_saved
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet

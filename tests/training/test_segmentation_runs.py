@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antishortcut.analysis.contrast_targets import measure
 from antishortcut.config.recipe import Recipe, load_recipe, with_settings
 from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
 from antishortcut.evaluation.stylize import write_stylized
+from antishortcut.experiments.dial import measure
 from antishortcut.methods import METHODS
 from antishortcut.run_dir import RunDir
 from antishortcut.teachers.trajectory import Trajectory

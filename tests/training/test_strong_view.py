@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.config.recipe import Execution, Recipe, with_settings
-from antishortcut.data.strong_augment import strong_view, with_strong_view
+from antishortcut.data.transforms import strong_view, with_strong_view
 from antishortcut.methods.mlld import MLLD
 from antishortcut.run_dir import RunDir
 from antishortcut.training.pipeline import Session, distill

@@ -37,7 +37,7 @@ def predict(
     """
     for network in networks.values():
         network.to(device).eval()
-    loader = Loader(images, batch=batch, seed=0, image_size=size, augment="none", shuffle=False)
+    loader = Loader.in_order(images, batch, size)
     with ProgressBar(title, len(loader), quiet, batch) as bar:
         for number, loaded in enumerate(loader.epoch(0), start=1):
             image = loaded.image.to(device)

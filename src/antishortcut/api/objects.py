@@ -26,7 +26,7 @@ def named(
     complete = all(pair[key] is not None for key in ("data", "teacher", "student"))  # else it is refused soon
     if not complete or all(value is None or isinstance(value, str | int | Path) for value in pair.values()):
         return pair
-    from antishortcut.models.live import register
+    from antishortcut.models.user_models import register
 
     pair = dict(pair)
     for who in ("teacher", "student"):
@@ -55,7 +55,7 @@ def audited(final: Any, early: list[Any], model: Any, data: Any, session: Sessio
     """The arguments of an audit with names and files in place of objects; a final module is the model too."""
     from torch import nn
 
-    from antishortcut.models.live import register
+    from antishortcut.models.user_models import register
 
     if isinstance(final, nn.Module) and model is None:
         model = final
@@ -73,7 +73,7 @@ def audited(final: Any, early: list[Any], model: Any, data: Any, session: Sessio
 
 def register_again(runs: Path, run: Any, student: nn.Module | None, teacher: nn.Module | None) -> None:
     """The objects of a run that was trained in another session."""
-    from antishortcut.models.live import register
+    from antishortcut.models.user_models import register
     from antishortcut.run_dir import RunDir
 
     if student is not None:

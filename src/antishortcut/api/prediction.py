@@ -63,7 +63,7 @@ def predict(
 
 def image_files(given: Sequence[str | Path]) -> list[Path]:
     """Files as they are, folders as the images below them."""
-    from antishortcut.data.unlabelled import list_unlabelled
+    from antishortcut.data.datasets import list_unlabelled
 
     paths: list[Path] = []
     for path in map(expanded, given):

@@ -21,8 +21,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from antishortcut.analysis.answers import grad_cam, integrated_gradients, scaled
 from antishortcut.analysis.features import predictions
-from antishortcut.analysis.saliency import grad_cam, integrated_gradients, scaled
 from antishortcut.api import audit_input
 from antishortcut.api.arguments import find_run, open_session
 from antishortcut.api.scoring import eval_context

@@ -21,7 +21,7 @@ from antishortcut.fileio import atomic_write, expanded, near_folder
 from antishortcut.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.stylize.adain import Stylizer
+    from antishortcut.evaluation.adain import Stylizer
 
 BAR = 30  # characters of the longest bar
 PAIR = "--teacher timm:resnet50 --student timm:mobilenetv3_small_100"  # to begin with
@@ -272,7 +272,7 @@ def stylize(
 
 def _stylizer(vgg: Path | None, decoder: Path | None, magnify: int, stylizer: Path | None) -> Stylizer:
     """The public weights, or a trained stylizer."""
-    from antishortcut.evaluation.stylize.adain import load, reference
+    from antishortcut.evaluation.adain import load, reference
 
     if vgg is not None and decoder is not None:
         return reference(vgg, decoder, magnify)

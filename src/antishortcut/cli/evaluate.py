@@ -41,7 +41,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score finished runs; scores are written to their folders. NAME=PATH is any folder of class folders."""
-    from antishortcut.evaluation.corruption_scores import relate
+    from antishortcut.evaluation.shift_scores import relate
     from antishortcut.training.pipeline import Session
 
     names, own = options.measured(on or ["clean"])

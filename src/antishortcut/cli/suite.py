@@ -15,8 +15,8 @@ from antishortcut.cli import options
 from antishortcut.cli.options import JsonOption, RunsOption, SetOption, execution_of, print_json, table, tell
 from antishortcut.errors import UserError, printable, suggest
 from antishortcut.experiments import launcher
-from antishortcut.experiments.engines import Engine, LocalEngine, RayEngine
 from antishortcut.experiments.jobs import Job, Suite
+from antishortcut.experiments.launcher import Engine, LocalEngine, RayEngine
 from antishortcut.experiments.paper import OTHER_HOURS, RUN_HOURS, reported_hours
 from antishortcut.experiments.suites import describe_suites, open_suite
 from antishortcut.experiments.worker import Place

@@ -4,7 +4,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ from antishortcut.data import arrow, planted, readers, segmentation, shards, syn
 from antishortcut.data import synthetic_segmentation as scenes
 from antishortcut.data.groups import list_groups
 from antishortcut.data.image_io import decode, painted
-from antishortcut.data.readers import RawDataset, Request
+from antishortcut.data.readers import FOREIGN, SUFFIXES, RawDataset, Request, images_below
+from antishortcut.data.segmentation import names_in
 from antishortcut.data.splits import files_of, fingerprint, hold_out, limited
-from antishortcut.data.unlabelled import list_unlabelled, open_unlabelled, with_unlabelled
-from antishortcut.errors import UserError, first_line, suggest
-from antishortcut.fileio import expanded
+from antishortcut.errors import UserError, first_line, plural, suggest
+from antishortcut.fileio import expanded, near_folder
 from antishortcut.types import UNLABELLED, AnySet, DataSplits, FileSet, ImageSet, is_dense, lacks_labels
 
 OWN = ("folder", "groups", "wds", "hf", "unlabelled")  # data sets of your own, whose images may have any size
@@ -28,6 +28,7 @@ WITH_PATH = (*OWN, "shortcut")  # data sets that are named with their path: fold
 IN_MEMORY = 64  # images up to this side are decoded once and stay in memory
 MAX_SIDE = 4096  # pixels
 MAX_IMAGES = 10**6  # images of an embedded set
+MOST_CLASSES = 10**6  # of images without labels
 
 
 class TrainingSize(NamedTuple):
@@ -229,6 +230,47 @@ def _folder(request: Request) -> RawDataset:
     train = readers.part_of(request.path, readers.TRAIN)
     dense = train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
     return segmentation.list_masked(request.path) if dense else readers.list_folder(request.path)
+
+
+def open_unlabelled(request: Request) -> RawDataset:
+    """The images below a folder. The classes are the teacher's: as many as data.options.classes, 0 for none.
+
+    classes.txt or classes.json in the folder names them.
+    """
+    count, images = request.options["classes"], list_unlabelled(request.path)
+    if len(images) < 3:
+        raise UserError(f"{request.path} has {plural(len(images), 'image')}; at least three are needed")
+    if count != int(count) or not 0 <= count <= MOST_CLASSES:
+        raise UserError(f"data.options.classes is a whole number from 0 to {MOST_CLASSES:,}, not {count:,g}")
+    classes = names_in(request.path) if count else ()
+    if classes and len(classes) != count:
+        raise UserError(f"{request.path} names {len(classes)} classes, but data.options.classes is {count:,g}")
+    classes = classes or tuple(f"class {number}" for number in range(int(count)))
+    return RawDataset(classes, images, {}, base=request.path)
+
+
+def list_unlabelled(folder: Path, used: Iterable[Path] = ()) -> FileSet:
+    """All images below a folder but those that are already used."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}{near_folder(folder) or ''}")
+    taken = {os.path.realpath(path) for path in used}
+    paths = [path for path in images_below(folder) if not taken or os.path.realpath(path) not in taken]
+    if not paths:
+        more = " that the labelled data do not have already" if taken else ""
+        kinds = f"read are {', '.join(sorted(SUFFIXES))}, not {', '.join(sorted(FOREIGN)[:3])} and the like"
+        raise UserError(f"no images in {folder}{more}; {kinds}")
+    return FileSet(tuple(paths), torch.full((len(paths),), UNLABELLED))
+
+
+def with_unlabelled(train: AnySet, images: AnySet, size: int, root: Path | None) -> AnySet:
+    """A training set and, behind it, images without labels; held as the training set is."""
+    label = torch.cat([train.label, images.label])
+    if isinstance(train, ImageSet):
+        if isinstance(images, FileSet):
+            images = decode(images, size, root)
+        return ImageSet(torch.cat([train.image, images.image]), label)
+    assert isinstance(images, FileSet)
+    return FileSet(train.paths + images.paths, label)
 
 
 def _embedded(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -114,6 +114,11 @@ class Loader:
         self._ends = _ends(len(images), batch, world, shuffle, single)
         share = -(-batch // world) * (WHOLE if single else image_size**2) * (4 if is_dense(images) else 3)  # bytes
         self.workers = 0 if isinstance(images, ImageSet) else _workers(workers, world, len(self._ends), share)
+
+    @classmethod
+    def in_order(cls, images: AnySet, batch: int, image_size: int, *, workers: int | Literal["auto"] = "auto") -> Self:
+        """Every image once, in the set's order and without augmentation, for one process."""
+        return cls(images, batch=batch, seed=0, image_size=image_size, augment="none", shuffle=False, workers=workers)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""

@@ -1,16 +1,18 @@
 """Augmentations as pure functions of (seed, epoch, index)."""
-# B batch, H × W pixels, P padding, S side of the square output
+# B batch, H × W pixels, P padding, S side of the square output, n images with the same operation
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from antishortcut.data import rng
+from antishortcut.types import Batch
 
 AUGMENTS = {
     "none": "as they are",
@@ -114,3 +116,131 @@ def _box(generator: torch.Generator, width: int, height: int) -> Box:
     high = min(height, round(width / ASPECT[0]))
     left, top = (width - wide) // 2, (height - high) // 2
     return left, top, left + wide, top + high
+
+
+# --- A strong second view of a batch, as in MLLD (Jin et al. 2023): two of 14 operations, then a grey square ---
+
+# A pure function of (seed, epoch, index), so it depends on no batch, process or earlier step. The operations are those
+# of RandAugment in FixMatch's version (a magnitude drawn anew each time) with Pillow's arithmetic, on images that have
+# the usual augmentation already.
+
+TURNS = 2  # operations an image gets
+OPERATION, MAGNITUDE, SIDE, COLUMN, ROW = 9, 11, 13, 14, 15  # streams of random numbers; 8 is that of mixup
+LARGEST = 0.5  # side of the square, as a share of the width
+GREY = (125.0, 123.0, 114.0)
+
+Number = float | Tensor
+
+# Each takes pixels (n, 3, H, W), whole numbers from 0 to 255 as floats, and a magnitude for each image (n, 1, 1, 1).
+
+
+def _autocontrast(pixels: Tensor, value: Tensor) -> Tensor:
+    low, high = pixels.amin(dim=(2, 3), keepdim=True), pixels.amax(dim=(2, 3), keepdim=True)  # (n, 3, 1, 1)
+    return torch.where(high > low, (255 * (pixels - low) / (high - low).clamp(min=1)).floor(), pixels)
+
+
+def _equalize(pixels: Tensor, value: Tensor) -> Tensor:
+    flat = pixels.flatten(2).long()  # (n, 3, H·W)
+    counts = torch.zeros(*flat.shape[:2], 256, dtype=torch.int64, device=flat.device)
+    counts.scatter_add_(2, flat, torch.ones_like(flat))  # (n, 3, 256)
+    brightest = counts.gather(2, flat.amax(dim=2, keepdim=True))  # (n, 3, 1)
+    step = (flat.shape[2] - brightest) // 255
+    table = (step // 2 + counts.cumsum(dim=2) - counts) // step.clamp(min=1)
+    mapped = table.clamp(max=255).gather(2, flat)
+    return torch.where(step > 0, mapped, flat).to(pixels).view_as(pixels)
+
+
+def _blend(other: Tensor, pixels: Tensor, value: Tensor) -> Tensor:
+    return (other + value * (pixels - other)).floor()
+
+
+def _grey(pixels: Tensor) -> Tensor:
+    weights = pixels.new_tensor([19595, 38470, 7471])[:, None, None]
+    return (((weights * pixels).sum(dim=1, keepdim=True) + 32768) / 65536).floor()  # (n, 1, H, W)
+
+
+def _sharpness(pixels: Tensor, value: Tensor) -> Tensor:
+    kernel = pixels.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]).expand(3, 1, 3, 3)
+    smooth = (F.conv2d(pixels, kernel, padding=1, groups=3) / 13 + 0.5).floor()
+    inside = pixels.clone()  # the border stays as it is
+    inside[:, :, 1:-1, 1:-1] = smooth[:, :, 1:-1, 1:-1]
+    return _blend(inside, pixels, value)
+
+
+def _move(pixels: Tensor, a: Number, b: Number, c: Number, d: Number, e: Number, f: Number) -> Tensor:
+    """The pixel at (x, y) comes from (a x + b y + c, d x + e y + f), the nearest; what comes from outside is black."""
+    height, width = pixels.shape[2:]
+    x = torch.arange(width, device=pixels.device) + 0.5  # (W,)
+    y = (torch.arange(height, device=pixels.device) + 0.5)[:, None]  # (H, 1)
+    column, row = (a * x + b * y + c).floor(), (d * x + e * y + f).floor()  # one of them (n, 1, H, W), at least
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)  # (n, 1, H, W)
+    place = (row * width + column).where(inside, 0).long().flatten(2).expand(-1, 3, -1)  # (n, 3, H·W)
+    return pixels.flatten(2).gather(2, place).view_as(pixels) * inside
+
+
+def _rotate(pixels: Tensor, value: Tensor) -> Tensor:
+    height, width = pixels.shape[2:]
+    cos, sin = (math.pi / 180 * value).cos(), (math.pi / 180 * value).sin()
+    right, down = (width - cos * width + sin * height) / 2, (height - sin * width - cos * height) / 2
+    return _move(pixels, cos, -sin, right, sin, cos, down)  # the centre stays
+
+
+OPERATIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float, float]] = {  # with the range of magnitudes
+    "autocontrast": (_autocontrast, 0, 1),
+    "brightness": (lambda x, value: (value * x).floor(), 0.05, 0.95),
+    "colour": (lambda x, value: _blend(_grey(x), x, value), 0.05, 0.95),
+    "contrast": (
+        lambda x, value: _blend((_grey(x).mean(dim=(2, 3), keepdim=True) + 0.5).floor(), x, value), 0.05, 0.95
+    ),
+    "equalize": (_equalize, 0, 1),
+    "identity": (lambda x, value: x, 0, 1),
+    "posterize": (lambda x, value: x - x % 2 ** (8 - value.floor()), 4, 8),
+    "rotate": (_rotate, -30, 30),
+    "sharpness": (_sharpness, 0.05, 0.95),
+    "shear_x": (lambda x, value: _move(x, 1, value, 0, 0, 1, 0), -0.3, 0.3),
+    "shear_y": (lambda x, value: _move(x, 1, 0, 0, value, 1, 0), -0.3, 0.3),
+    "solarize": (lambda x, value: torch.where(x < value, x, 255 - x), 0, 256),
+    "translate_x": (lambda x, value: _move(x, 1, 0, value * x.shape[3], 0, 1, 0), -0.3, 0.3),
+    "translate_y": (lambda x, value: _move(x, 1, 0, 0, 0, 1, value * x.shape[2]), -0.3, 0.3),
+}  # fmt: skip
+
+
+@torch.no_grad()
+def strong_view(image: Tensor, seed: int, epoch: int, index: Tensor) -> Tensor:
+    """Images (B, 3, H, W), float in [0, 1], strongly augmented; `index` (B,) are their places in the training set."""
+    place = index.cpu().numpy()  # (B,)
+    pixels = (255 * image).round()  # (B, 3, H, W)
+
+    def magnitude(share: NDArray[np.float64]) -> Tensor:
+        return torch.from_numpy(share).float().to(pixels).view(-1, 1, 1, 1)
+
+    for turn in range(TURNS):
+        choice = rng.below(len(OPERATIONS), seed, epoch, place, OPERATION + turn)  # (B,)
+        share = rng.uniform(seed, epoch, place, MAGNITUDE + turn)  # (B,)
+        for number, (operation, low, high) in enumerate(OPERATIONS.values()):
+            chosen = np.flatnonzero(choice == number)  # (n,)
+            if len(chosen):
+                rows = torch.from_numpy(chosen).to(pixels.device)
+                pixels[rows] = operation(pixels[rows], magnitude(low + (high - low) * share[chosen]))
+    side, x, y = (magnitude(rng.uniform(seed, epoch, place, stream)) for stream in (SIDE, COLUMN, ROW))
+    return _cut_out(pixels, side, x, y) / 255
+
+
+def _cut_out(pixels: Tensor, side: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """A grey square around a point; all three from 0 to 1. What hangs over the left or upper edge is moved inside."""
+    height, width = pixels.shape[2:]
+    side = LARGEST * width * side  # (B, 1, 1, 1)
+    left, top = ((centre - side / 2).clamp(min=0).floor() for centre in (width * x, height * y))
+    column = torch.arange(width, device=pixels.device)  # (W,)
+    row = torch.arange(height, device=pixels.device)[:, None]  # (H, 1)
+    cut = (column >= left) & (column <= left + side) & (row >= top) & (row <= top + side)  # (B, 1, H, W)
+    return torch.where(cut, pixels.new_tensor(GREY)[:, None, None], pixels)
+
+
+def with_strong_view(batch: Batch, seed: int, epoch: int) -> Batch:
+    """A batch of twice the size: its images as they are, then their strong views."""
+    image = strong_view(batch.image, seed, epoch, batch.index if batch.index_cpu is None else batch.index_cpu)
+    pairs = {name: (value, value) for name, value in vars(batch).items() if value is not None}
+    both = {name: torch.cat(pair) for name, pair in (pairs | {"image": (batch.image, image)}).items()}
+    strong = torch.arange(2 * len(image), device=image.device) >= len(image)
+    return Batch(**both, strong=strong)

@@ -8,7 +8,7 @@ from typing import Any
 
 from antishortcut.config.recipe import ModelSettings
 from antishortcut.config.schema import SIDE
-from antishortcut.data.unlabelled import MOST
+from antishortcut.data.datasets import MOST_CLASSES
 from antishortcut.deployment.verify import RECORD, ExportModule, bare, open_run
 from antishortcut.errors import UserError, first_line
 from antishortcut.fileio import expanded
@@ -64,7 +64,9 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int, int]:
         form, names = record["format"], tuple(map(str, record["names"] or ()))
         classes, side, classifier = int(record["classes"]), int(record["image_size"]), record["teachers_classifier"]
         shorter = int(record.get("shorter_side") or side)
-        if not (0 <= classes <= MOST and 1 <= side <= SIDE and 1 <= shorter <= SIDE and len(names) in (0, classes)):
+        if not (
+            0 <= classes <= MOST_CLASSES and 1 <= side <= SIDE and 1 <= shorter <= SIDE and len(names) in (0, classes)
+        ):
             raise ValueError
         options = {**record["options"], "mean": record["mean"], "std": record["std"]}  # as that timm had them
         model = ModelSettings(name=record["model"], **options).without_weights()

@@ -57,7 +57,7 @@ def _quantize(opened: OpenedRun, place: Path, train: AnySet) -> int:
     """Weights per channel and activations in 8 bits; how many images calibrated it."""
     onnx = require("onnx")["onnx"]
     few = limited(train, CALIBRATION, SEED)
-    loader = Loader(few, batch=BATCH, seed=SEED, image_size=opened.side, augment="none", shuffle=False, workers=0)
+    loader = Loader.in_order(few, BATCH, opened.side, workers=0)
     what = f"ONNX Runtime cannot quantise {opened.run.model.name}"
     with library_errors(what, "leave --int8 out"), _quiet(), tempfile.TemporaryDirectory() as folder:
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -96,8 +96,7 @@ def compare(runs: Mapping[str, Run], images: AnySet, side: int, task: Task) -> d
     """
     counts: dict[str, Tensor] = {}
     same, only = 0.0, dict.fromkeys(runs, 0)  # images, or their shares, of one prediction; images one alone gets right
-    loader = Loader(images, batch=task.eval_batch_size, seed=0, image_size=side, augment="none", shuffle=False)
-    for batch in loader.epoch(0):
+    for batch in Loader.in_order(images, task.eval_batch_size, side).epoch(0):
         logits = {form: run(batch.image) for form, run in runs.items()}
         for form, each in logits.items():
             counted = task.counts(Features(each, each), batch.label)

@@ -132,7 +132,7 @@ def _test_images(sets: DataSplits, maps: bool) -> tuple[Tensor, str]:
     """A few of the first test set, the same every time, cropped to their common size; of large scenes a part."""
     name, images = next(iter(sets.tests.items()))
     few = take(images, order(len(images), 0, 0)[:COUNT].sort().values)
-    loader = Loader(few, batch=1, seed=0, image_size=sets.image_size, augment="none", shuffle=False, workers=0)
+    loader = Loader.in_order(few, 1, sets.image_size, workers=0)
     most = sets.image_size * 3 // 2 if maps else sets.image_size
     loaded = [batch.image[0, :, :most, :most] for batch in loader.epoch(0)]
     height, width = (min(image.shape[side] for image in loaded) for side in (1, 2))

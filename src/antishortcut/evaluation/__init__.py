@@ -67,7 +67,7 @@ EVALUATIONS = {
     ),
     "corruptions": Evaluation(
         "error on the test images under 15 corruptions at 5 severities, official copies or generated",
-        "corruption_scores.corruptions",
+        "shift_scores.corruptions",
         {
             **_metrics(False, mce="error at severity 5 (mCE)", mce_all="error over all severities"),
             **_metrics(False, mce_relative="relative mCE", mce_relative_5="relative mCE, severity 5"),

@@ -51,8 +51,7 @@ def robust_accuracy(
     network.to(device)
     radii = sorted(epsilons)
     counts = dict.fromkeys(["clean", *(f"{radius * 255:.3g}/255" for radius in radii)], 0)
-    loader = Loader(images, batch=batch, seed=0, image_size=image_size, augment="none", shuffle=False)
-    for loaded in loader.epoch(0):
+    for loaded in Loader.in_order(images, batch, image_size).epoch(0):
         image, label, index = loaded.image.to(device), loaded.label.to(device), loaded.index
         attacked = image
         for name, radius in zip(counts, [0.0, *radii], strict=True):

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.answers import explained, write_answers
+from antishortcut.analysis.answers import explained, share_inside, write_answers
 from antishortcut.analysis.features import predictions, sample
-from antishortcut.analysis.saliency import share_inside
 from antishortcut.data.segmentation import wants_labels
 from antishortcut.data.splits import limited
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score

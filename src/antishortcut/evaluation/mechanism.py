@@ -8,10 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antishortcut.analysis.alignment import Distribution, infonce, state_cosines, subspace_projection
 from antishortcut.analysis.directions import ROBUST, K, cue_images, examine_states, read_by_head
 from antishortcut.analysis.features import sample, tsne
-from antishortcut.analysis.moments import Moments, student_views, to_json
+from antishortcut.analysis.moments import (
+    Distribution,
+    Moments,
+    infonce,
+    state_cosines,
+    student_views,
+    subspace_projection,
+    to_json,
+)
 from antishortcut.config.recipe import WEAK
 from antishortcut.errors import UserError
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun, Score, is_current

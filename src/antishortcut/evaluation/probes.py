@@ -187,7 +187,7 @@ def probe_answers(network: Network, images: AnySet, size: int, device: str = "cp
     """The class that the network predicts for every image under every probe, and "whole"."""
     network.to(device).eval()
     answers = {name: torch.empty(len(images)).long() for name in (WHOLE, *PROBES)}
-    loader = Loader(images, batch=BATCH, seed=0, image_size=size, augment="none", shuffle=False)
+    loader = Loader.in_order(images, BATCH, size)
     with ProgressBar("probes", len(loader), quiet, BATCH) as bar:
         for number, batch in enumerate(loader.epoch(0), start=1):
             image = batch.image.to(device)

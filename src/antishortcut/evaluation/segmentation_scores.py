@@ -93,19 +93,16 @@ def _write_scenes(evaluated: EvaluatedRun, teachers: Mapping[str, Network], name
             for role, out in outputs.items()
         }
         known = batch.label != VOID
-        same, count = (
-            same + int(((predicted["student"] == predicted["teacher"]) & known).sum()),
-            count + int(known.sum()),
-        )
+        same += int(((predicted["student"] == predicted["teacher"]) & known).sum())
+        count += int(known.sum())
         for at, number in enumerate(batch.index.tolist()):
             if number in drawn:
                 labels = {"truth": batch.label[at]} | {role: each[at] for role, each in predicted.items()}
                 _draw(folder, drawn.index(number), batch.image[at], labels, colours)
     embedding = None
     if path == ARTIFACT:
-        rows = locations(
-            evaluated, teachers["teacher"], take(images, torch.arange(0, len(images), max(len(images) // POOL, 1)))
-        )
+        drawn_from = take(images, torch.arange(0, len(images), max(len(images) // POOL, 1)))
+        rows = locations(evaluated, teachers["teacher"], drawn_from)
         planes = {role: rows[role] for role in ("teacher", "student")}
         embedding = tsne(planes, rows["label"], sets.classes, CLASSES, EACH)
     facts = {"set": name, "classes": list(sets.classes), "colours": colours, "scenes": len(drawn)}

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, ModelSettings
 from antishortcut.data import Loader
 from antishortcut.data.datasets import TrainingSize
-from antishortcut.data.strong_augment import with_strong_view
+from antishortcut.data.transforms import with_strong_view
 from antishortcut.errors import UserError
 from antishortcut.experiments.cost import StepGroup, known_sizes
 from antishortcut.hardware import cores, processor

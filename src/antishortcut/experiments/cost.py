@@ -13,8 +13,7 @@ from pydantic import Field
 from antishortcut.config.recipe import Recipe, Run, Value, rewind_run, teach_run, weak_run
 from antishortcut.config.schema import DataSettings, ModelSettings, Settings, TaskSettings
 from antishortcut.data import DATASETS
-from antishortcut.data.datasets import TrainingSize, find
-from antishortcut.data.unlabelled import list_unlabelled
+from antishortcut.data.datasets import TrainingSize, find, list_unlabelled
 from antishortcut.errors import UserError
 from antishortcut.experiments.jobs import Job
 from antishortcut.experiments.launcher import state

@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -86,15 +86,10 @@ def selftest(
             problem = ""
         except Failed as error:
             problem = str(error)
-        except (
-            Exception
-        ) as error:  # a device that is new to this project may raise anything, and the rest is wanted too
+        except Exception as error:  # a device that is new here may raise anything, and the rest is wanted too
             problem = f"{type(error).__name__}: {first_line(error)[:300]}"
-        parts[name] = {
-            "passed": not problem,
-            "problem": problem,
-            "seconds": round(time.monotonic() - start, 1),
-        } | result
+        seconds = round(time.monotonic() - start, 1)
+        parts[name] = {"passed": not problem, "problem": problem, "seconds": seconds} | result
         say(f"{name}: {problem or 'passed'}, {parts[name]['seconds']:.0f} s")
     facts = benchmark.machine(device) | {"cards": torch.cuda.device_count(), "cuda": torch.version.cuda}
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -113,20 +108,11 @@ def _require(differences: dict[str, float], most: float, what: str) -> None:
 # --- terms, precision ---
 
 
-@contextmanager
-def _no_tf32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
-
-
 def _terms(device: torch.device, quick: bool, folder: Path, result: Result) -> None:
     cpu, noise = torch.device("cpu"), LAST_DIGIT if device.type == "cpu" else 0.0
     result |= {"tolerance": TERMS, "against": "noise on features" if noise else "CPU", "differences": {}}
-    with _no_tf32():
+    cudnn: Any = torch.backends.cudnn
+    with cudnn.flags(enabled=True, allow_tf32=False):
         for name in METHODS:
             difference = largest_difference(examine(name, cpu), examine(name, device, noise=noise))
             result["differences"][name] = difference
@@ -155,8 +141,7 @@ def _precision(device: torch.device, quick: bool, folder: Path, result: Result) 
 
 def _images(device: torch.device) -> list[Tensor]:
     data = open_sets("cues", None, options={"count": 256, "test_count": 16})
-    loader = Loader(data.train, batch=64, seed=0, image_size=32, augment="none", shuffle=False)
-    return [batch.image.to(device) for batch in loader.epoch(0)]
+    return [batch.image.to(device) for batch in Loader.in_order(data.train, 64, 32).epoch(0)]
 
 
 def _settled(network: Network, image: Tensor) -> Network:
@@ -353,9 +338,8 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         lines = [part["problem"]] if part["problem"] else []
         if differences := part.get("differences"):
             worst = max(differences, key=lambda key: differences[key])
-            where = {"processes": f" by {part.get('backend')}", "terms": f" against {part.get('against')}"}.get(
-                name, ""
-            )
+            ways = {"processes": f" by {part.get('backend')}", "terms": f" against {part.get('against')}"}
+            where = ways.get(name, "")
             most = f"largest difference {differences[worst]:.1g} ({worst}), allowed {part['tolerance']:g}"
             lines.append(f"{plural(len(differences), 'method')}{where}: {most}")
         lines += [f"teacher in {form}: {text}" for form, text in part.get("teachers", {}).items()]

@@ -27,11 +27,7 @@ SEEDS = (1, 2, 3, 4, 5)
 FEWER = SEEDS[:3]  # for segmentation, and for sweeps that ask for a trend
 OURS = SuiteRow("contrast+tc", "contrast+tc")
 DIALLED = SuiteRow("contrast+hint", "contrast+hint", budget=0.0)
-PLAIN: dict[str, Value] = {
-    "strength": 1.0,
-    "beta": 0.0,
-    "hint": 100.0,
-}  # DKD's parts know one true class, mixed images two
+PLAIN: dict[str, Value] = {"strength": 1.0, "beta": 0.0, "hint": 100.0}  # β goes by one true class, mixing has two
 PAID = SuiteRow("contrast+hint-5", "contrast+hint", budget=0.05)
 ROWS = (*paper.METHODS, paper.NO_SS, paper.NO_TC, paper.NO_TEMPORAL[0], OURS)
 DENSE = (*paper.SEGMENTERS, OURS)
@@ -195,17 +191,13 @@ def _planted(
 
 def mixing(overrides: Sequence[str]) -> Suite:
     """Each method plain, with mixup and with cutmix, with the task's loss and without."""
+    ends: dict[str, dict[str, Value]] = {"": {}, "-no-ce": {"task_weight": 0.0}}
     ways: dict[str, tuple[str, ...]] = {"": (), "-mixup": ("optim.mixup=0.8",), "-cutmix": ("optim.cutmix=1.0",)}
     rows = [
-        SuiteRow(
-            f"{name}{way}{'' if task else '-no-ce'}",
-            method,
-            options | ({} if task else {"task_weight": 0.0}),
-            settings=mix,
-        )
+        SuiteRow(name + way + end, method, options | own, settings=mix)
         for name, method, options in (("kd", "kd", {}), ("asd", "asd", {}), ("contrast+hint", "contrast+hint", PLAIN))
         for way, mix in ways.items()
-        for task in (True, False)
+        for end, own in ends.items()
     ]
     jobs = _jobs("mixing", "cues", ["data.val_fraction=0.1", *overrides], FEWER, rows, ON_HARD, paired=True)
     return Suite("mixing", "mixup and cutmix where the shortcut is known", tuple(jobs))

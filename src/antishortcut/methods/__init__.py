@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from torch import arange, nn
+import torch
+from torch import nn
 
 from antishortcut.errors import UserError, short_repr, suggest
 from antishortcut.methods.ab import AB
@@ -44,7 +45,20 @@ from antishortcut.methods.sp import SP
 from antishortcut.methods.transplant import Transplant
 from antishortcut.methods.ufd import UFD
 from antishortcut.methods.vid import VID
-from antishortcut.types import Method, Shape, Sizes
+from antishortcut.types import (
+    Batch,
+    DataSplits,
+    Features,
+    Method,
+    Prepares,
+    Projects,
+    ReusesClassifier,
+    Shape,
+    Sizes,
+    StrongView,
+    TrainingView,
+    lacks_labels,
+)
 
 METHODS: dict[str, Callable[..., nn.Module]] = {
     "ce": CE,
@@ -116,7 +130,7 @@ def method_roles(name: str, options: Mapping[str, Any], *, weak: bool = False) -
     """
     shape = Shape(8, ((4, 4, 4),) * 16)  # more stages than a setting may point at
     teachers = defaultdict(lambda: shape, early=replace(shape, weak=weak))
-    sizes = Sizes(4, 16, shape, teachers, labels=arange(16) % 4, groups=arange(16) % 8)
+    sizes = Sizes(4, 16, shape, teachers, labels=torch.arange(16) % 4, groups=torch.arange(16) % 8)
     return cast(Method, build_method(name, sizes, options)).roles
 
 
@@ -150,3 +164,58 @@ def _defaults(method: Callable[..., nn.Module]) -> dict[str, Any]:
     parameters = inspect.signature(method).parameters.values()
     own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     return {key: value for key, value in (inner | own).items() if key not in ("examples", "sync")}
+
+
+# --- Which methods can learn from images without labels; what cannot work is one line before training ---
+
+ROWS, CLASSES = 4, 5  # of the batch that a method is tried on
+PAST_PHASES = 1e6  # epochs: past every warm-up and initial phase
+
+
+def check_unlabelled(name: str, options: Mapping[str, Any], data: DataSplits, sizes: Sizes, mixes: bool) -> None:
+    """Refuse a method that would leave a part of the student untrained, or that needs classes where there are none."""
+    if not lacks_labels(data.train):
+        return
+    if mixes:
+        raise UserError("optim.mixup and optim.cutmix mix labels, and some images have none; set them to 0")
+    method = build_method(name, replace(sizes, classes=sizes.classes or CLASSES), options)
+    if not cast(Method, method).roles:
+        raise UserError(f"method {name!r} learns from labels alone, so images without labels add nothing to it")
+    if not lacks_labels(data.split(data.eval_split)):  # labels train the classifier
+        return
+    if not data.classes:
+        if _reads_logits(method, sizes) or not isinstance(method, Projects):
+            none = f"{data.name} has no classes (data.options.classes is 0)"
+            raise UserError(f"{none}, so a student learns embeddings, which {name!r} does not teach; use features")
+    elif not isinstance(method, ReusesClassifier) and not _reads_logits(method, sizes):
+        advice = "use kd, contrast or asd, or leave the classifier out: --method features --set data.options.classes=0"
+        raise UserError(f"without labels nothing would train the student's classifier: {name!r} does not; {advice}")
+
+
+def _reads_logits(method: nn.Module, sizes: Sizes) -> bool:
+    """Whether a loss term has a gradient for the student's logits, found on random features."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.default_generator.manual_seed(0)
+        student = _features(sizes.student, sizes.classes, grad=True)
+        teachers = {role: _features(shape, sizes.classes) for role, shape in sizes.teachers.items()}
+        if isinstance(method, Prepares):
+            method.prepare([teachers])
+        student_view = method.view(student, teachers) if isinstance(method, TrainingView) else student
+        index = torch.arange(ROWS) % sizes.examples
+        strong = torch.arange(ROWS) >= ROWS // 2 if isinstance(method, StrongView) else None
+        batch = Batch(torch.rand(ROWS, 3, 8, 8), torch.zeros(ROWS, dtype=torch.int64), index, strong=strong)
+        terms = cast(Method, method.eval()).terms(student_view, teachers, batch, PAST_PHASES)
+        total = sum((value for value in terms.values() if value.requires_grad), 0.0 * student.logits.sum())
+        (gradient,) = torch.autograd.grad(total, student.logits)
+        return bool(gradient.any())
+
+
+def _features(shape: Shape, classes: int, grad: bool = False) -> Features:
+    """Random features of these sizes."""
+
+    def drawn(*size: int) -> torch.Tensor:
+        return torch.rand(ROWS, *size).requires_grad_(grad)
+
+    stages = tuple(drawn(*stage) for stage in shape.stages)
+    last = drawn(shape.embedding, *shape.side) if shape.side != (1, 1) else None
+    return Features(drawn(classes or CLASSES), drawn(shape.embedding), stages, last=last, preact=stages)

@@ -9,7 +9,7 @@ from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_preact, check_settings
 from antishortcut.methods.fitnets import Stage, averaged_to, regressor
-from antishortcut.methods.initial_phase import TrunkFirst
+from antishortcut.methods.fsp import TrunkFirst
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Features, Sizes
 
@@ -37,7 +37,6 @@ class AB(TrunkFirst):
     The deepest stage counts once, each shallower one half of the one after it.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("preact",)
 
     def __init__(

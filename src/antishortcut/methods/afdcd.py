@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather, world
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
+from antishortcut.methods.ufd import enlarged, projector
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -73,13 +74,12 @@ def group_count(channels: int, groups: int) -> int:
     return count
 
 
-class AfDCD(nn.Module):
+class AfDCD(Distillation):
     """task_weight · CE + kd · KD + fd · ‖G(masked) − teacher‖² + ctr · L_ctr. See docs/methods/afdcd.md.
 
     stage: which map, 0 being the stem and −1 the deepest. groups: M, at most; the largest divisor of the channels.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(
@@ -108,16 +108,11 @@ class AfDCD(nn.Module):
         channels = sizes.teachers["final"].stages[stage][0]
         self.groups = group_count(channels, groups)
         self.align = nn.Conv2d(sizes.student.stages[stage][0], channels, 1)
-        self.generator = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels, channels, 3, padding=1),
-        )
+        self.generator = projector(channels)
 
     def generate(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """The teacher's map (B, C_t, *size), restored from the unmasked pixels of the student's (B, C_s, h, w)."""
-        if maps.shape[2:] != size:
-            maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+        maps = enlarged(maps, size)
         restored: Tensor = self.generator(self.align(maps) * pixel_mask(maps, self.mask_ratio))
         return restored
 

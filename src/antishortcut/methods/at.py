@@ -5,11 +5,11 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Shape, Sizes
 
@@ -49,10 +49,9 @@ def past_stem(teacher: Shape) -> tuple[int, ...]:
     return tuple(stages[1:] or stages)
 
 
-class AT(nn.Module):
+class AT(Distillation):
     """task_weight · CE + weight · Σ over stages ‖attention difference‖² / P + kd · KD. See docs/methods/at.md."""
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(

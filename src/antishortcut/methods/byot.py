@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_every_label, check_labels, check_settings
-from antishortcut.methods.kd import Teachers, Terms, kd_loss
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_loss
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
 
@@ -73,7 +73,7 @@ class Branch(nn.Module):
         return feature, self.head(feature)
 
 
-class BYOT(nn.Module):
+class BYOT(Distillation):
     """task_weight · CE + Σ_i (1 − α) CE_i + α τ² KL_i + hint · ‖F_i − F_deepest‖² over the shallow stages i.
 
     All stages but the last, which leads to the student's own classifier, and the first, which is the stem.

@@ -4,7 +4,7 @@
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -14,14 +14,11 @@ def cc_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return (apart[:-1] * apart[1:]).sum() / max(len(apart) - 1, 1)
 
 
-class CC(nn.Module):
+class CC(Distillation):
     """task_weight · CE + weight · CC of both embeddings, each through a linear head that is trained.
 
     width: that of the heads. See docs/methods/cc.md.
     """
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(self, sizes: Sizes, *, weight: float = 0.02, width: int = 128, task_weight: float = 1.0) -> None:
         super().__init__()

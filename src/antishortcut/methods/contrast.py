@@ -22,8 +22,7 @@ from antishortcut.methods.checks import (
 )
 from antishortcut.methods.dkd import dkd_terms
 from antishortcut.methods.fitnets import FitNets
-from antishortcut.methods.kd import Teachers, Terms, kd_loss
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import Teachers, Terms, kd_loss, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from antishortcut.methods.checks import check_choice, check_every_label, check_labels, check_settings
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -82,15 +82,13 @@ class _EagerGradient(torch.autograd.Function):
         return gradients[0] * gradient, None
 
 
-class CRD(nn.Module):
+class CRD(Distillation):
     """CE + weight · (NCE with the student as anchor + NCE with the teacher as anchor) [+ kd · KD].
 
     memory="bank" is the published form: two banks of all N embeddings, `negatives` drawn from other classes.
     memory="queue" keeps the last `negatives` embeddings instead, for training sets whose banks do not fit.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     no_mixup = "it compares images by their class and keeps what it saw of each"
     student_bank: Tensor
     teacher_bank: Tensor

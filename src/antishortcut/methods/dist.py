@@ -2,10 +2,10 @@
 # B batch, C classes
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.checks import check_settings, check_tensors
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 EPSILON = 1e-8  # the authors'
@@ -32,11 +32,8 @@ def dist_terms(student: Tensor, teacher: Tensor, temperature: float) -> tuple[Te
     return temperature**2 * inter, temperature**2 * intra
 
 
-class DIST(nn.Module):
+class DIST(Distillation):
     """task_weight · CE + inter · τ² (1 − ρ of rows) + intra · τ² (1 − ρ of columns)."""
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -3,12 +3,11 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.checks import check_every_label, check_settings
-from antishortcut.methods.kd import Teachers, Terms
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import Distillation, Teachers, Terms, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -29,9 +28,7 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
     pairs, non_target = [], []
     for logits in (student, teacher):
         log_p = F.log_softmax(logits / temperature, dim=1)  # (B, C)
-        beside = log_p.gather(
-            1, remaining
-        )  # removed, not lowered by 1000 as published: right for any logits. (B, C − 1)
+        beside = log_p.gather(1, remaining)  # not all classes, the label lowered by 1000, as published. (B, C − 1)
         away = beside.logsumexp(dim=1, keepdim=True)  # log(1 − p_t) without 1 − p_t, which rounds to 0. (B, 1)
         pairs.append(torch.cat([log_p.gather(1, label[:, None]), away], dim=1))  # (B, 2)
         non_target.append(beside - away)  # (B, C − 1)
@@ -41,14 +38,12 @@ def dkd_terms(student: Tensor, teacher: Tensor, label: Tensor, temperature: floa
     return tckd, nckd
 
 
-class DKD(nn.Module):
+class DKD(Distillation):
     """task_weight · CE + min(t / warmup, 1) · (α TCKD + β NCKD).
 
     β = 8 is the default of the authors' code; recipes carry what it sets for their pair. standardise: as in KD.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     no_mixup = "it treats the one true class apart"
 
     def __init__(

@@ -2,10 +2,10 @@
 # B batch, D teacher features, d student features
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.asd import ASDLoss, Projector
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -15,14 +15,11 @@ def unit_regression(student: Tensor, teacher: Tensor) -> Tensor:
     return F.mse_loss(unit(student), unit(teacher.detach()), reduction="sum") / len(student)
 
 
-class FeatureDistillation(nn.Module):
+class FeatureDistillation(Distillation):
     """weight · ‖h̄_S − h̄_F‖² + tc · L_TC without the temporal negative, on embeddings; task_weight · CE with labels.
 
     Where the widths differ, a projector as ASD's leads to the teacher's space.
     """
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
 
@@ -36,13 +36,12 @@ def regressor(student: Stage, teacher: Stage) -> nn.Module:
     return nn.Conv2d(c_s, c_t, 1)  # smaller by another factor: `hint_loss` averages the hint
 
 
-class FitNets(nn.Module):
+class FitNets(Distillation):
     """task_weight · CE + weight · MSE(regressor(student's map), teacher's map) + kd · KD. See docs/methods/fitnets.md.
 
     hint: which stage, 0 being the stem and −1 the deepest. relu: end the regressor with a ReLU, as published.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(

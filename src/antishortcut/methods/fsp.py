@@ -2,13 +2,39 @@
 # B batch, C channels, H × W pixels, P = H · W
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.at import same_size
-from antishortcut.methods.checks import check_stages
-from antishortcut.methods.initial_phase import TrunkFirst
-from antishortcut.types import Features, Sizes
+from antishortcut.methods.checks import check_settings, check_stages
+from antishortcut.methods.kd import Distillation, Teachers, Terms
+from antishortcut.types import Batch, Features, Sizes
+
+
+class TrunkFirst(Distillation):
+    """The loss `initial` alone in the first `init` epochs, then the task's loss alone."""
+
+    def __init__(self, name: str, init: float, task_weight: float) -> None:
+        super().__init__()
+        check_settings(init=init)
+        self.name, self.init, self.task_weight = name, init, task_weight
+
+    def task_weight_at(self, epoch: float) -> float:
+        return 0.0 if epoch < self.init else self.task_weight
+
+    def initial(self, student: Features, final: Features) -> Tensor:
+        """The weighted loss of a batch."""
+        raise NotImplementedError
+
+    def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
+        if epoch < self.init:
+            return {self.name: self.initial(student, teachers["final"])}
+        return {self.name: zero_term(self, student)}
+
+
+def zero_term(module: nn.Module, student: Features) -> Tensor:
+    """0, with a gradient of 0 for the student and every parameter of the module: DDP waits for each of them."""
+    return sum((0.0 * parameter.sum() for parameter in module.parameters()), 0.0 * student.logits.sum())
 
 
 def flow(maps: Tensor, deeper: Tensor) -> Tensor:
@@ -23,7 +49,6 @@ def flow(maps: Tensor, deeper: Tensor) -> Tensor:
 class FSP(TrunkFirst):
     """In the first `init` epochs weight · Σ mean squared difference of the flows, then CE. See docs/methods/fsp.md."""
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, init: float = 30.0, task_weight: float = 1.0) -> None:

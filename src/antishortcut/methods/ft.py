@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather
 from antishortcut.methods.at import attention, same_size
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.initial_phase import zero_term
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.fsp import zero_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Sizes
 
@@ -54,13 +54,12 @@ def frozen(module: nn.Module) -> nn.Module:
     return copied
 
 
-class FT(nn.Module):
+class FT(Distillation):
     """task_weight · CE + weight · factor distance after `init` epochs of the paraphraser. See docs/methods/ft.md.
 
     rate: channels of a factor as a share of the teacher's. paraphrase: weight of the paraphraser's loss.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(

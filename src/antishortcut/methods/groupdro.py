@@ -3,10 +3,10 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.checks import check_groups, check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kl_rows
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -16,15 +16,13 @@ def group_means(rows: Tensor, group: Tensor, groups: int) -> Tensor:
     return rows @ member / member.sum(dim=0).clamp(min=1)
 
 
-class GroupDRO(nn.Module):
+class GroupDRO(Distillation):
     """Σ_g q_g (ce · CE_g + weight · τ² KL_g), means over a group's rows; so the task's own loss has weight 0.
 
     Each training step first multiplies q_g by exp(step_size · (ℓ_g + adjustment / √n_g)), ℓ_g the group's loss and n_g
     its training images, and divides by the sum.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     no_mixup = "it weighs each by the loss of its group"
     group: Tensor
     log_q: Tensor
@@ -56,8 +54,7 @@ class GroupDRO(nn.Module):
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:
         tau, final = self.temperature, teachers["final"].logits.detach()
         ce = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)
-        log_p, log_t = F.log_softmax(student.logits / tau, dim=1), F.log_softmax(final / tau, dim=1)  # (B, C)
-        kl = F.kl_div(log_p, log_t, reduction="none", log_target=True).sum(dim=1)  # (B,)
+        kl = kl_rows(student.logits, final, tau)  # (B,)
         group = self.group[batch.index]  # (B,)
         ce, kd = (group_means(x, group, len(self.log_q)) for x in (self.ce * ce, self.weight * tau**2 * kl))  # (G,)
         if self.training:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 CANDIDATES = 4  # of the student's vectors, one of which is compared with the teacher's first
@@ -57,13 +57,12 @@ def relation(vector: Tensor, neighbour: Tensor) -> Tensor:
     return (-(vector[:, :, None] - neighbour[:, None]).square() / 8).exp()
 
 
-class KDSVD(nn.Module):
+class KDSVD(Distillation):
     """task_weight · CE + weight · Σ over neighbouring stages ‖relation's difference‖². See docs/methods/kdsvd.md.
 
     Where the student's stage has other channels than the teacher's, a 1 × 1 convolution brings it to them.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, task_weight: float = 1.0) -> None:

@@ -6,12 +6,10 @@ differs.
 # B weak views, C classes
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.checks import check_labels, check_settings
-from antishortcut.methods.kd import Teachers, Terms
-from antishortcut.methods.standardise import standardised
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kl_rows, standardised
 from antishortcut.types import Batch, Features, Sizes
 
 STRONG, REPEATED = (3.0, 5.0), (2.0, 6.0)  # temperatures beside the first; the last two are the weak views' again
@@ -28,12 +26,6 @@ def lower_half(values: Tensor) -> Tensor:
 def gram_loss(student: Tensor, teacher: Tensor, keep: Tensor) -> Tensor:
     """Σ_ij keep_j (⟨t_i, t_j⟩ − ⟨s_i, s_j⟩)² / n over the rows of (n, m); keep is (n,) or one number."""
     return (keep * (teacher @ teacher.T - student @ student.T).square()).sum() / len(student)
-
-
-def kl_rows(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """τ² KL(teacher ‖ student) of each row of logits (B, C). (B,)"""
-    log_p, log_q = (F.log_softmax(logits / temperature, dim=1) for logits in (student, teacher))
-    return temperature**2 * F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)
 
 
 def mlld_terms(
@@ -53,14 +45,14 @@ def mlld_terms(
     if standardise:
         weak = standardised(weak[0]), standardised(weak[1])
         strong = None if strong is None else (standardised(strong[0]), standardised(strong[1]))
-    kl = [(sample * kl_rows(*weak, tau)).mean() for tau in temperatures]
-    kl += [kl_rows(*weak, tau).mean() for tau in REPEATED]
+    kl = [(sample * (tau**2 * kl_rows(*weak, tau))).mean() for tau in temperatures]
+    kl += [(tau**2 * kl_rows(*weak, tau)).mean() for tau in REPEATED]
     if strong is not None:
-        kl += [kl_rows(*strong, tau).mean() for tau in (temperature, *STRONG)]
+        kl += [(tau**2 * kl_rows(*strong, tau)).mean() for tau in (temperature, *STRONG)]
     return torch.stack(kl).sum(), class_level, batch_level
 
 
-class MLLD(nn.Module):
+class MLLD(Distillation):
     """task_weight · CE of both views + weight · (KL + class_weight · CC + batch_weight · BC). See its card.
 
     CC and BC are distances of Gram matrices, of classes and of the batch. temperature: the first of five. masks: leave
@@ -68,8 +60,6 @@ class MLLD(nn.Module):
     standardise: the logits of the KL, as in KD.
     """
 
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
     strong_view = True
 
     def __init__(

@@ -2,12 +2,12 @@
 # B batch, C channels, H × W pixels, P = H · W
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, same_size, stage_pairs
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -26,10 +26,9 @@ def nst_distance(student: Tensor, teacher: Tensor) -> Tensor:
     return same + target - 2 * across
 
 
-class NST(nn.Module):
+class NST(Distillation):
     """task_weight · CE + weight · Σ over stages MMD². See docs/methods/nst.md."""
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 50.0, task_weight: float = 1.0) -> None:

@@ -10,7 +10,7 @@ from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, stage_pairs
 from antishortcut.methods.checks import check_preact
 from antishortcut.methods.fitnets import averaged_to
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d, init_convs
 from antishortcut.types import Batch, Features, Sizes
 
@@ -48,13 +48,12 @@ class Margin:
         return torch.where(often > RARE, below / often, -3 * deviation)
 
 
-class OFD(nn.Module):
+class OFD(Distillation):
     """task_weight · CE + weight · Σ over stages of the partial distance. See docs/methods/ofd.md.
 
     The deepest stage counts once, each shallower one half of the one after it. Margins are 0 before `prepare`.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("preact",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 0.001, task_weight: float = 1.0) -> None:

@@ -1,9 +1,9 @@
 """Probabilistic knowledge transfer, Passalis & Tefas 2018: who is near whom, as a distribution over the batch."""
 # B batch, D embedding of either side
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -26,11 +26,8 @@ def pkt_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return (q * ((q + EPSILON) / (p + EPSILON)).log()).mean()
 
 
-class PKT(nn.Module):
+class PKT(Distillation):
     """task_weight · CE + weight · PKT, on embeddings. The loss is a mean over B² entries, hence the large weight."""
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(self, sizes: Sizes, *, weight: float = 30000.0, task_weight: float = 1.0) -> None:
         super().__init__()

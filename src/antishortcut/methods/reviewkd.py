@@ -13,7 +13,7 @@ from antishortcut.distributed import gather
 from antishortcut.methods.asd import linear_warmup
 from antishortcut.methods.at import past_stem
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.models.layers import SingleSampleNorm2d
 from antishortcut.types import Batch, Features, Shape, Sizes
 
@@ -72,14 +72,13 @@ class Fusion(nn.Module):
         return self.widen(fused), fused
 
 
-class ReviewKD(nn.Module):
+class ReviewKD(Distillation):
     """task_weight · CE + min(t / warmup, 1) · weight · Σ HCL(fused student, teacher). See docs/methods/reviewkd.md.
 
     width: at most so many channels in the fusion, fewer if the student's embedding is narrower.
     In segmentation the embedding is a map of which a method sees sampled rows: only the stages are reviewed.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(

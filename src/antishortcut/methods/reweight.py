@@ -2,10 +2,10 @@
 # B batch, C classes
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.methods.checks import check_choice, check_every_label, check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kl_rows
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -24,10 +24,9 @@ def failure_weights(student: Tensor, early: Tensor, label: Tensor, scheme: str, 
     return weight / weight.mean().clamp(min=1e-12)
 
 
-class Reweight(nn.Module):
+class Reweight(Distillation):
     """Cross-entropy and τ² KL, both weighted by row; so the task's own loss has weight 0."""
 
-    taps: tuple[str, ...] = ()
     roles: tuple[str, ...] = ("final", "early")
     no_mixup = "it weighs each by whether the early teacher knows its class"
 
@@ -53,6 +52,5 @@ class Reweight(nn.Module):
         tau, final, early = self.temperature, teachers["final"].logits.detach(), teachers["early"].logits.detach()
         row = failure_weights(student.logits, early, batch.label, self.scheme, self.factor)  # (B,)
         own = F.cross_entropy(student.logits, batch.label, reduction="none")  # (B,)
-        log_p, log_q = F.log_softmax(student.logits / tau, dim=1), F.log_softmax(final / tau, dim=1)  # (B, C)
-        kl = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)  # (B,)
+        kl = kl_rows(student.logits, final, tau)  # (B,)
         return {"ce": self.ce * (row * own).mean(), "kd": self.weight * tau**2 * (row * kl).mean()}

@@ -3,9 +3,9 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 
@@ -54,11 +54,8 @@ def rkd_terms(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     return distance, F.smooth_l1_loss(angles(apart[0]), angles(apart[1]))
 
 
-class RKD(nn.Module):
+class RKD(Distillation):
     """task_weight · CE + distance · RKD-D + angle · RKD-A, on embeddings."""
-
-    roles: tuple[str, ...] = ("final",)
-    taps: tuple[str, ...] = ()
 
     def __init__(self, sizes: Sizes, *, distance: float = 25.0, angle: float = 50.0, task_weight: float = 1.0) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_classifier, check_settings
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.models.reused_classifier import ClassifierSettings, last_map, reuse_classifier
 from antishortcut.models.wrapper import Network
 from antishortcut.types import Batch, Features, Sizes
@@ -26,14 +26,13 @@ def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher).square().mean(dim=(1, 2, 3))
 
 
-class SimKD(nn.Module):
+class SimKD(Distillation):
     """task_weight · CE + weight · MSE(the student's projected map, the teacher's last map). See docs/methods/simkd.md.
 
     reduction: r, the projector's inner width is the teacher's channels divided by it.
     The student is trained, evaluated and saved with the projector and the teacher's classifier: `deployed`.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("last",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, reduction: int = 2, task_weight: float = 0.0) -> None:

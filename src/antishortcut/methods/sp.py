@@ -1,11 +1,11 @@
 """Similarity-preserving distillation, Tung & Mori 2019: images alike to the teacher are to be alike to the student."""
 # B batch, C channels, H × W pixels
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -21,10 +21,9 @@ def sp_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return (similarity(student) - similarity(teacher)).square().mean()
 
 
-class SP(nn.Module):
+class SP(Distillation):
     """task_weight · CE + weight · SP, on one stage: 0 is the stem, −1 the deepest. See docs/methods/sp.md."""
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 3000.0, stage: int = -1, task_weight: float = 1.0) -> None:

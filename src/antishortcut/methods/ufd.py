@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from antishortcut.distributed import gather
 from antishortcut.methods.checks import check_stages
-from antishortcut.methods.kd import Teachers, Terms, kd_term
+from antishortcut.methods.kd import Distillation, Teachers, Terms, kd_term
 from antishortcut.subspace import unit
 from antishortcut.types import Batch, Features, Sizes
 
@@ -49,6 +49,11 @@ def misread(maps: Tensor) -> Tensor:
     return maps.reshape(rows, pixels, channels).transpose(1, 2)
 
 
+def enlarged(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, C, h, w), bilinearly brought to a height and width if their own differ."""
+    return maps if maps.shape[2:] == size else F.interpolate(maps, size, mode="bilinear", align_corners=False)
+
+
 def projector(channels: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, channels, 3, padding=1),
@@ -57,14 +62,13 @@ def projector(channels: int) -> nn.Sequential:
     )
 
 
-class UFD(nn.Module):
+class UFD(Distillation):
     """task_weight · CE + kd · KD + the four distances of spatial and channel, DC and AC. See docs/methods/ufd.md.
 
     stage: which map, 0 being the stem and −1 the deepest. published_channel: the channel branch as the published code
     has it, which mixes channels and pixels of the student.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(
@@ -94,9 +98,7 @@ class UFD(nn.Module):
 
     def branches(self, maps: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The student's map (B, C_s, h, w) as the two branches compare it with the teacher's (B, C_t, *size)."""
-        if maps.shape[2:] != size:
-            maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
-        aligned = self.align(maps)
+        aligned = self.align(enlarged(maps, size))
         return self.spatial(aligned), self.channel(aligned)
 
     def terms(self, student: Features, teachers: Teachers, batch: Batch, epoch: float) -> Terms:

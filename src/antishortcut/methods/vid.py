@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antishortcut.distributed import gather
 from antishortcut.methods.at import past_stem, same_size, stage_pairs
 from antishortcut.methods.checks import check_settings, check_stages
-from antishortcut.methods.kd import Teachers, Terms
+from antishortcut.methods.kd import Distillation, Teachers, Terms
 from antishortcut.types import Batch, Features, Sizes
 
 EPSILON = 1e-5  # the smallest variance
@@ -40,13 +40,12 @@ class Prediction(nn.Module):
         return loss.mean(dim=(1, 2, 3)) / 2
 
 
-class VID(nn.Module):
+class VID(Distillation):
     """task_weight · CE + weight · Σ over stages −ln q(teacher | student). See docs/methods/vid.md.
 
     variance: what the learned variances start at.
     """
 
-    roles: tuple[str, ...] = ("final",)
     taps: tuple[str, ...] = ("stages",)
 
     def __init__(self, sizes: Sizes, *, weight: float = 1.0, variance: float = 5.0, task_weight: float = 1.0) -> None:

@@ -9,8 +9,7 @@ from torch import nn
 from antishortcut.errors import UserError, suggest
 from antishortcut.models.downloads import from_hub
 from antishortcut.models.layers import SingleSampleNorm2d
-from antishortcut.models.live import KIND, live_copy
-from antishortcut.models.user_models import from_own, own_code
+from antishortcut.models.user_models import KIND, from_own, live_copy, own_code
 from antishortcut.models.wrapper import Colour
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

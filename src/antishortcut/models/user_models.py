@@ -1,7 +1,8 @@
-"""Your own network, named as `package.module:factory`; errors in its code become one line that says where."""
+"""Your own network, `package.module:factory` or a Python object; errors in its code become one line that says where."""
 # B batch, C classes, H × W pixels
 
 import copy
+import hashlib
 import importlib
 import inspect
 import os
@@ -12,7 +13,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,55 @@ def check_single_image(network: Network, name: str, sets: DataSplits) -> None:
             f"{name} cannot train on a single image (batch norm of 1 × 1 maps), and some steps have only one; "
             "use another optim.batch, fewer processes or micro-batches, or larger images"
         ) from None
+
+
+# --- A network given as a Python object, `live:CLASS-DIGEST` in recipes and run folders; copies of it are built ---
+
+KIND = "live"
+_objects: dict[str, nn.Module] = {}  # name → the object as it was given
+
+
+def register(module: nn.Module, weights: bool = True, name: str | None = None) -> str:
+    """Keep a copy of the object for this session; returns its name, in which its weights count if they are used."""
+    name = name or f"{KIND}:{type(module).__name__}-{_digest(module, weights)[:10]}"
+    check_state(module, name)
+    try:
+        _objects[name] = copy.deepcopy(module).cpu()
+    except Exception as error:  # whatever its attributes raise
+        raise UserError(
+            f"{type(module).__name__} cannot be copied ({first_line(error)}); name it package.module:factory"
+        ) from error
+    return name
+
+
+def live_copy(name: str) -> nn.Module:
+    """A new copy of the object of that name."""
+    if name not in _objects:
+        raise UserError(
+            f"{name} was a Python object, which is not here: give it again, by antishortcut.distill as before or by "
+            "antishortcut.Student(RUN, student=…, teacher=…)"
+        )
+    return copy.deepcopy(_objects[name])
+
+
+def _digest(module: nn.Module, weights: bool) -> str:
+    """Of the layers, of the code that is no library's, and of the weights."""
+    digest = hashlib.sha256(repr(module).encode(errors="replace"))
+    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+    for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)):
+        digest.update(f"\n{kind.__module__}.{kind.__qualname__}\n".encode() + _source_code(kind))
+    for key, value in module.state_dict().items():
+        digest.update(f"\n{key} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}\n".encode())
+        if weights and isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _source_code(kind: type) -> bytes:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if file.startswith((PACKAGE, *LIBRARIES)):
+        return b""
+    with suppress(OSError, TypeError):  # typed into a notebook it has no source
+        return inspect.getsource(kind).encode(errors="replace")
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    return b"" if code is None else code.co_code + repr(code.co_names).encode()

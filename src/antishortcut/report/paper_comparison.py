@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antishortcut.experiments.printed import PRINTED, Printed, of_run
+from antishortcut.experiments.paper import PRINTED, Printed, of_run
 from antishortcut.report import paper_pairs
 from antishortcut.report.collect import BASELINE, StudentRun
 from antishortcut.report.paper_pairs import DESK, SIGNS, at_desk, pair_of, recipe_of, row_of, share_of, unlike_teacher

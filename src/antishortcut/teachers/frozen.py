@@ -22,6 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from antishortcut.errors import UserError, first_line
 from antishortcut.models import Network
 from antishortcut.models.layers import StridedDepthwiseConv2d
+from antishortcut.models.wrapper import hooks
 from antishortcut.types import Features
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -163,13 +164,8 @@ def _conv_norm_pairs(network: Network, image: Tensor) -> list[tuple[str, str]]:
 
     convolutions = (nn.Conv2d, StridedDepthwiseConv2d)  # not those of others, which may change their weights first
     layers = [m for m in network.modules() if type(m) in convolutions or isinstance(m, nn.BatchNorm2d)]
-    handles = [module.register_forward_hook(hook) for module in layers]
-    try:
-        with torch.no_grad():
-            network(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(module.register_forward_hook(hook) for module in layers), torch.no_grad():
+        network(image)
     paths = {module: path for path, module in network.named_modules()}
     return [(paths[conv], paths[norm]) for conv, norm in pairs if uses[conv] == uses[norm] == 1]
 

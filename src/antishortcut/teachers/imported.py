@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning_fabric import Fabric
 
-from antishortcut.config.recipe import Run, TeacherSettings
+from antishortcut.config.recipe import TeacherSettings
 from antishortcut.config.schema import PUBLISHED
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
@@ -118,9 +118,7 @@ def only_embeds(teacher: TeacherSettings, classes: int, image_size: int) -> bool
     return False
 
 
-def import_teacher(
-    run: Run, teacher: TeacherSettings, run_dir: RunDir, data: DataSplits, fabric: Fabric
-) -> Iterator[str]:
+def import_teacher(teacher: TeacherSettings, run_dir: RunDir, data: DataSplits, fabric: Fabric) -> Iterator[str]:
     """Check every state, score it, and save it in the teacher's folder. Yields a line about each."""
     network, final = _network(teacher, data), None
     trajectory, metric = Trajectory(run_dir), build_task(data).primary_metric
@@ -193,8 +191,7 @@ def _same_weights(states: list[ImportedState]) -> str:
 @torch.no_grad()
 def _scores(network: Network, final: Network | None, data: DataSplits, fabric: Fabric) -> dict[str, float]:
     task, images = build_task(data), limited(data.val or data.tests[data.eval_split], IMAGES, 0)
-    plain = {"image_size": data.image_size, "augment": "none", "shuffle": False, "seed": 0, "workers": "auto"}
-    loader = Loader(images, batch=task.eval_batch_size, **plain)  # type: ignore[arg-type]
+    loader = Loader.in_order(images, task.eval_batch_size, data.image_size)
     networks = [each.to(fabric.device).eval() for each in (network, final) if each is not None]
     counts = []
     for batch in to_device(loader.epoch(0), fabric.device):

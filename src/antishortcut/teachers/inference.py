@@ -1,6 +1,8 @@
 """The teachers' outputs for a batch: computed in the fastest form that agrees with float32, or read from the cache."""
 # B batch, C classes, D embedding
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,8 +17,11 @@ from antishortcut.config.recipe import Execution, Run
 from antishortcut.data import Loader
 from antishortcut.data.splits import limited
 from antishortcut.errors import UserError
+from antishortcut.fileio import refuse_links
+from antishortcut.hardware import processor, versions
 from antishortcut.models import Network
 from antishortcut.models.external import code_of
+from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.teachers.cache import NoRoom, TeacherCache, cache_key
 from antishortcut.teachers.frozen import (
     Agreement,
@@ -27,7 +32,6 @@ from antishortcut.teachers.frozen import (
     compile_if_faster,
     freeze_all,
 )
-from antishortcut.teachers.inference_record import InferenceRecord, device_key
 from antishortcut.teachers.trajectory import Teachers
 from antishortcut.types import Batch, DataSplits, Features, Method, StrongView, Task
 
@@ -180,3 +184,42 @@ class TeacherOutputs:
             "teacher_compile": "on" if self.form.compiled else "off",
             "cache_teachers": self.cache is not None or self.execution.cache_teachers is True,
         }
+
+
+# --- Measurements of a teacher's forms, saved in its folder for the next run ---
+
+# inference.json: a list of {"key", "result"}. The key has what the result depends on: state, images, device, versions.
+# An entry with another key, or one that cannot be read, does not count. A resumed run has its form in run.json.
+
+RECORD, MOST = "inference.json", 100  # its name and entries; the oldest go
+
+
+class InferenceRecord:
+    """Numbers and decisions by name, under one key."""
+
+    def __init__(self, folder: RunDir, key: Mapping[str, Any]) -> None:
+        self.folder, self.key = folder, dict(key)
+
+    def read(self) -> dict[str, Any]:
+        return next((entry["result"] for entry in self._entries() if entry["key"] == self.key), {})
+
+    def add(self, **values: Any) -> None:
+        """Save these too. A folder that cannot be written is no error: the next run measures again."""
+        refuse_links(self.folder.path, RECORD)
+        rest = [entry for entry in self._entries() if entry["key"] != self.key]
+        entries = [*rest, {"key": self.key, "result": self.read() | values}]
+        with suppress(OSError):
+            write_json(self.folder.path / RECORD, entries[-MOST:], parents=False)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        with suppress(UserError, TypeError):  # no file, a damaged one, or another's
+            entries = read_json(self.folder.path / RECORD)
+            return [e for e in entries if isinstance(e, dict) and type(e.get("key")) is type(e.get("result")) is dict]
+        return []
+
+
+def device_key(device: torch.device) -> dict[str, Any]:
+    """The device and the versions that decide what a network computes there, and how fast."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    used = {package: version for package, version in versions().items() if package in ("antishortcut", "timm")}
+    return {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__} | used  # with its CUDA

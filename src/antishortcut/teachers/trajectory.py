@@ -83,13 +83,8 @@ def _changed_files(folder: RunDir, code: Mapping[str, str]) -> list[str]:
 
 def cpu_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers on the CPU, each with its own memory (tied weights share theirs)."""
-    tensors, storages = {}, set[int]()
-    for key, value in module.state_dict().items():
-        tensor = value.detach().cpu().contiguous()
-        storage = tensor.untyped_storage().data_ptr()
-        tensors[key] = tensor.clone() if storage in storages else tensor
-        storages.add(storage)
-    return tensors
+    form = torch.contiguous_format
+    return {key: value.detach().cpu().clone(memory_format=form) for key, value in module.state_dict().items()}
 
 
 def save_weights(path: Path, module: nn.Module) -> str:

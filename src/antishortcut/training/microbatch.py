@@ -9,16 +9,13 @@ import torch
 from torch import nn
 
 from antishortcut.config.schema import OptimSettings
-from antishortcut.data.strong_augment import with_strong_view
+from antishortcut.data.transforms import with_strong_view
 from antishortcut.distributed import all_gather_int, single_process
 from antishortcut.errors import UserError
 from antishortcut.training.optim import build_optimizer
 from antishortcut.types import Batch, Features, StrongView
 
-EPOCHS = (
-    0.0,
-    1000.0,
-)  # in which steps are tried: the first, which may be of an initial phase, and one past any warm-up
+EPOCHS = (0.0, 1000.0)  # in which steps are tried: the first, perhaps of an initial phase, and one past any warm-up
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory")  # of errors that have no class of their own
 
 

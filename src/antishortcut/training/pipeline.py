@@ -30,9 +30,8 @@ from antishortcut.progress import console
 from antishortcut.run_dir import InUse, RunDir, find_twin
 from antishortcut.tasks import build_task
 from antishortcut.teachers.imported import check_files_fit, import_teacher, imported_states
-from antishortcut.teachers.selection import select_state
+from antishortcut.teachers.selection import choose_weak_state, select_state
 from antishortcut.teachers.trajectory import Trajectory, build_model, find_trajectory, warn_of_changed_code
-from antishortcut.teachers.weak import choose_weak_state
 from antishortcut.training.checkpoint import is_finished
 from antishortcut.training.fabric import build_fabric
 from antishortcut.training.trainer import build_objective, deployed, train
@@ -179,7 +178,7 @@ def _import_teacher(run: Run, recipe: Recipe, session: Session, run_dir: RunDir)
                 try:
                     code = code_of(run.model.name)
                     run_dir.begin(run, session.execution.model_dump(mode="json"), versions(), code)
-                    for line in import_teacher(run, recipe.teacher, run_dir, session.sets(run.data), fabric):
+                    for line in import_teacher(recipe.teacher, run_dir, session.sets(run.data), fabric):
                         session.say(line)
                 except UserError:
                     run_dir.remove_since(before)  # weights that do not fit leave nothing behind

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from antishortcut.config.recipe import Execution, Recipe, Run, Value
 from antishortcut.data import Loader, to_device
 from antishortcut.data.splits import limited
-from antishortcut.data.strong_augment import with_strong_view
+from antishortcut.data.transforms import with_strong_view
 from antishortcut.distributed import (
     all_gather_int,
     broadcast_from_rank0,
@@ -31,7 +31,7 @@ from antishortcut.distributed import (
 )
 from antishortcut.errors import UserError, first_line, plural
 from antishortcut.hardware import versions
-from antishortcut.methods import build_method
+from antishortcut.methods import build_method, check_unlabelled
 from antishortcut.models import Network, feature_shapes
 from antishortcut.models.external import code_of
 from antishortcut.models.reused_classifier import reused
@@ -52,9 +52,7 @@ from antishortcut.teachers.trajectory import (
 )
 from antishortcut.training.checkpoint import Checkpoints, is_finished, require_disk
 from antishortcut.training.fabric import resolve_execution
-from antishortcut.training.label_needs import check_unlabelled
-from antishortcut.training.loggers import Loggers, check_loggers
-from antishortcut.training.loss_meter import LossMeter, check_finite_weights
+from antishortcut.training.loggers import Loggers, LossMeter, check_finite_weights, check_loggers
 from antishortcut.training.microbatch import OutOfMemory, find_micro_batches, oom_errors
 from antishortcut.training.mixup import check_mixup, mix_batch, split_microbatches
 from antishortcut.training.optim import WeightAverage, build_optimizer, lr_at
@@ -122,7 +120,7 @@ def build_objective(
     task = build_task(data, label_smoothing=settings.optim.label_smoothing, **settings.task.model_dump())
     sizes = method_sizes(task, data, feature_shapes(student, data.image_size), shapes)
     check_networks(task, data, sizes)
-    check_unlabelled(method, options, data, sizes, settings.optim)
+    check_unlabelled(method, options, data, sizes, settings.optim.mixes)
     module = build_method(method, sizes, options)
     check_mixup(settings.optim, task, cast(Method, module), method)
     if isinstance(module, Finishes):
@@ -380,15 +378,8 @@ class Trainer:
 
     def _whole_set(self, images: AnySet) -> Loader:
         """All images, unaugmented and in order, in every process."""
-        return Loader(
-            images,
-            batch=self.task.eval_batch_size,
-            seed=0,
-            image_size=self.data.image_size,
-            augment="none",
-            shuffle=False,
-            workers=self.execution.workers,
-        )
+        workers = self.execution.workers
+        return Loader.in_order(images, self.task.eval_batch_size, self.data.image_size, workers=workers)
 
     def _restore(self) -> None:
         """Go to the step of the newest checkpoint. Without one, run `method.prepare` over the training set."""
@@ -408,9 +399,8 @@ class Trainer:
                 raise UserError(f"{where}/resume: of another version; remove {where} to start again") from error
         elif isinstance(self.method, Prepares):
             batches = to_device(self._whole_set(self.data.train).epoch(0), self.fabric.device)
-            both = (
-                (self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches
-            )  # computed as they are read
+            # computed as they are read
+            both = ((self.teachers.compute(batch.image, self.teachers.taps), batch) for batch in batches)
             samples = (self.task.samples(next(iter(outputs.values())), outputs, batch) for outputs, batch in both)
             self.method.prepare(teachers for _, teachers, _ in samples)
         if self.fabric.is_global_zero:

@@ -6,9 +6,16 @@ find_copies(Path("CIFAR-100-C"), classes)       such a folder, ours or released,
 """
 
 from antishortcut.data.corruptions.constants import CHUNK, CORRUPTIONS, GROUPS, SEVERITIES, TABLES, VERSION, table_of
-from antishortcut.data.corruptions.copies import Copies, contact_sheet, find_copies, open_copies
+from antishortcut.data.corruptions.copies import (
+    Copies,
+    clean_chunk,
+    contact_sheet,
+    corrupt,
+    find_copies,
+    open_copies,
+    write_copies,
+)
 from antishortcut.data.corruptions.weather import FROST, Frost, grown_frost, read_frost
-from antishortcut.data.corruptions.writer import clean_chunk, corrupt, write_copies
 
 __all__ = [
     "CHUNK", "CORRUPTIONS", "FROST", "GROUPS", "SEVERITIES", "TABLES", "VERSION", "Copies", "Frost", "clean_chunk",

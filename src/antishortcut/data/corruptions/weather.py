@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from antishortcut.data.corruptions.blur import motion_blur, zoom_line
-from antishortcut.data.corruptions.noise import Bytes, Floats, as_bytes
+from antishortcut.data.corruptions.effects import Bytes, Floats, as_bytes, motion_blur, zoom_line
 from antishortcut.data.image_io import read
 from antishortcut.data.readers import SUFFIXES
 from antishortcut.errors import UserError

@@ -1,16 +1,50 @@
-"""Blurs: defocus, glass, motion, zoom. Random draws are arguments."""
+"""Noise, blur and digital corruptions: pure functions, whose random draws are arguments. Scales are of [0, 1]."""
 # B images, S side, P = S · S pixels, C channels, T taps of a kernel
 
 import math
 from functools import lru_cache
+from io import BytesIO
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import ndimage, sparse
 from scipy.fft import irfft2, next_fast_len, rfft2
+from torch.nn import functional as F
 
-from antishortcut.data.corruptions.noise import Bytes, Floats, Ints, as_bytes
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+HAIR = 1e-4  # of a byte: what would be a whole byte but for rounding errors is one
+
+
+def as_bytes(values: Floats, white: float = 1.0) -> Bytes:
+    """Values from 0 to `white`, clipped, to bytes; what is left of a byte is cut off, as the official scripts do."""
+    scaled = values.clip(0, white)
+    scaled *= 255 / white
+    scaled += HAIR
+    return scaled.astype(np.uint8)
+
+
+def gaussian_noise(images: Bytes, sigma: float, normal: Floats) -> Bytes:
+    """x + sigma · n. Images and standard normal draws (B, S, S, 3)."""
+    return as_bytes(images / np.float32(255) + np.float32(sigma) * normal)
+
+
+def shot_noise(photons: float, count: Ints) -> Bytes:
+    """k / photons, where count k ~ Poisson(x · photons) has been drawn for every value, (B, S, S, 3)."""
+    return as_bytes(count / photons)
+
+
+def impulse_noise(images: Bytes, amount: float, uniform: Floats) -> Bytes:
+    """White for u < amount / 2, black up to amount. Images and uniform draws in [0, 1) (B, S, S, 3)."""
+    struck = np.where(uniform < amount / 2, np.uint8(255), np.uint8(0))  # (B, S, S, 3)
+    return np.where(uniform < amount, struck, images)
+
 
 FEW_TAPS = 64  # above this a Fourier transform is quicker
 NOTHING = 1e-9  # weights below this cannot change a byte
@@ -143,3 +177,81 @@ def zoom_line(side: int, factor: float) -> NDArray[np.float64]:
     grown = ndimage.zoom(np.eye(side)[start : start + crop], (factor, 1), order=1)  # (about S, S)
     trim = (len(grown) - side) // 2
     return np.asarray(grown[trim : trim + side])
+
+
+FINE = 1024  # OpenCV's warp adds coordinates in steps of 1/1024 pixel …
+COARSE = 32  # … and reads them off in steps of 1/32
+
+
+def contrast(images: Bytes, factor: float) -> Bytes:
+    """Every channel drawn towards its mean over the image."""
+    values = images / 255
+    mean = values.mean(axis=(1, 2), keepdims=True)  # (B, 1, 1, 3)
+    return as_bytes((values - mean) * factor + mean)
+
+
+def pixelate(images: Bytes, factor: float) -> Bytes:
+    """Shrunk to ⌊factor · S⌋ pixels by averaging boxes, and back."""
+    side = images.shape[1]
+    small, box = (int(side * factor),) * 2, Image.Resampling.BOX
+    pictures = (Image.fromarray(image).resize(small, box).resize((side, side), box) for image in images)
+    return np.stack([np.asarray(picture) for picture in pictures])
+
+
+def jpeg_compression(images: Bytes, quality: int) -> Bytes:
+    """Through JPEG, with Pillow's tables and its halved chroma."""
+    return np.stack([_through_jpeg(image, quality) for image in images])
+
+
+def _through_jpeg(image: Bytes, quality: int) -> Bytes:
+    stored = BytesIO()
+    Image.fromarray(image).save(stored, "JPEG", quality=quality)
+    return np.asarray(Image.open(stored, formats=["JPEG"]))
+
+
+def elastic_transform(images: Bytes, alpha: float, sigma: float, corners: Floats, field: Floats) -> Bytes:
+    """A random affine map, then displacement by alpha times smoothed noise.
+
+    Images (B, S, S, 3); corners (B, 3, 2), by how many pixels three points move; field (B, 2, S, S) in [-1, 1), the
+    noise along x and y. Edges: mirrored without repetition by the map, with repetition by the displacement.
+    """
+    side = images.shape[1]
+    values = torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)  # (B, 3, S, S)
+    warped = _sample(values, affine_places(side, corners), repeated=False)
+    if alpha:
+        lines = smoothing(side, sigma)  # (S, S)
+        shift = (lines @ field @ lines.T * alpha).astype(np.float32)  # (B, 2, S, S)
+        warped = _sample(warped, np.stack(np.meshgrid(np.arange(side), np.arange(side))) + shift, repeated=True)
+    return np.ascontiguousarray(as_bytes(warped.numpy()).transpose(0, 2, 3, 1))
+
+
+def affine_places(side: int, corners: Floats) -> NDArray[np.float32]:
+    """Where every pixel of the result lies in the image, x and y, (B, 2, S, S), rounded as OpenCV's warp does.
+
+    The map takes (c + s, c + s), (c + s, c - s) and (c - s, c - s) to the same points moved by `corners` (B, 3, 2);
+    c = ⌊S / 2⌋, s = ⌊S / 3⌋.
+    """
+    high, low = side // 2 + side // 3, side // 2 - side // 3
+    points = np.array([[high, high], [high, low], [low, low]], dtype=np.float32)
+    there = (points + corners.astype(np.float32)).astype(np.float64)  # (B, 3, 2)
+    flat = np.concatenate([there, np.ones_like(there[..., :1])], axis=2)  # (B, 3, 3), rows (x, y, 1)
+    back = np.linalg.solve(flat, np.broadcast_to(points.astype(np.float64), there.shape))  # (B, 3, 2)
+    along, across, start = (back[:, row, :, None, None] for row in range(3))  # each (B, 2, 1, 1)
+    pixel = np.arange(side)
+    right = np.rint(along * pixel * FINE)  # (B, 2, 1, S)
+    down = np.rint((across * pixel[:, None] + start) * FINE)  # (B, 2, S, 1)
+    return np.asarray(np.floor((right + down + FINE / COARSE / 2) / (FINE / COARSE)) / COARSE).astype(np.float32)
+
+
+@lru_cache(maxsize=8)
+def smoothing(side: int, sigma: float) -> NDArray[np.float64]:
+    """A Gaussian filter of a line as a matrix, (S, S): up to three standard deviations, mirrored with the edge."""
+    return np.asarray(ndimage.gaussian_filter1d(np.eye(side), sigma, axis=0, mode="reflect", truncate=3.0))
+
+
+def _sample(values: torch.Tensor, places: NDArray[np.float32], repeated: bool) -> torch.Tensor:
+    """Values (B, 3, S, S) at places (B, 2, S, S), x before y, bilinearly; outside they are mirrored."""
+    side = values.shape[-1]
+    unit = (2 * places + 1) / side - 1 if repeated else 2 * places / (side - 1) - 1  # -1 … 1, as grid_sample wants it
+    grid = torch.from_numpy(unit.astype(np.float32).transpose(0, 2, 3, 1))  # (B, S, S, 2)
+    return F.grid_sample(values, grid, mode="bilinear", padding_mode="reflection", align_corners=not repeated)

@@ -1,4 +1,7 @@
-"""Stylised copies of a test set: the same bytes for every method and seed. A folder is complete or not there."""
+"""Stylised copies of a test set, shapes in the textures of others: the same bytes for every method and seed.
+
+A folder is complete or not there. Reading one loads no network.
+"""
 # N images, M training images, B images of a chunk, S side of the square images
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from antishortcut.run_dir import read_json, write_json
 from antishortcut.types import AnySet, DataSplits, FileSet, ImageSet
 
 if TYPE_CHECKING:
-    from antishortcut.evaluation.stylize.adain import Stylizer
+    from antishortcut.evaluation.adain import Stylizer
 
 VERSION = 1  # of the random styles and the pixels; raise it when either changes
 STREAM = 0x57_59_4C_45  # different from the streams of data/rng.py
@@ -156,7 +159,7 @@ def _plan(sets: DataSplits, which: str | None, styles: Path | None, seed: int, l
 def _images_at(images: AnySet, index: Ints, side: int) -> Tensor:
     """The images at these indices, (B, 3, S, S) in [0, 1]."""
     chosen = take(images, torch.from_numpy(index))
-    loader = Loader(chosen, batch=len(index), seed=0, image_size=side, augment="none", shuffle=False)
+    loader = Loader.in_order(chosen, len(index), side)
     return next(loader.epoch(0)).image
 
 
@@ -182,8 +185,7 @@ def _write(
     shown = np.linspace(0, count - 1, min(SHOWN, count)).astype(int).tolist()  # spread over the set
     rows = []
     array = np.lib.format.open_memmap(folder / IMAGES, mode="w+", dtype=np.uint8, shape=(count, side, side, 3))
-    batch_size = max(1, PIXELS // side**2)
-    loader = Loader(plan.content, batch=batch_size, seed=0, image_size=side, augment="none", shuffle=False)
+    loader = Loader.in_order(plan.content, max(1, PIXELS // side**2), side)
     with ProgressBar("stylize", count, quiet) as bar:
         bar.begin(0)
         for batch in loader.epoch(0):
