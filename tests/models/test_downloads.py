@@ -1,7 +1,10 @@
-"""The Hub is asked once: without a network, its cache alone, and one line."""
+"""The Hub is asked once: without a network, one line."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -10,7 +13,7 @@ from huggingface_hub import constants
 from antishortcut import load
 from antishortcut.errors import UserError
 from antishortcut.models import build
-from antishortcut.models.downloads import answers
+from antishortcut.models.downloads import answers, from_hub
 
 CLOSED = "http://127.0.0.1:9"  # nobody listens there
 
@@ -35,10 +38,39 @@ def test_without_a_network_weights_are_asked_for_once(
 ) -> None:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(constants, "ENDPOINT", CLOSED)
-    words = f"^cannot download the weights of timm:test_vit: {CLOSED} does not answer; start without: --no-pretrained"
-    with pytest.raises(UserError, match=words):
+    hint = f"{CLOSED} does not answer; if it was downloaded before, set HF_HUB_OFFLINE=1; else"
+    with pytest.raises(UserError, match=f"^cannot download the weights of timm:test_vit: {hint} start without: --no-"):
         build("timm:test_vit", 3, image_size=32, pretrained=True)
-    with pytest.raises(UserError, match=f"^cannot download a/b from the Hub: {CLOSED} does not answer; check"):
+    with pytest.raises(UserError, match=f"^cannot download a/b from the Hub: {hint} check"):
         load("hf://a/b")
     assert "Retry" not in "".join(capfd.readouterr())
-    assert constants.HF_HUB_OFFLINE is False
+
+
+def test_a_download_leaves_the_hubs_library_as_it_is(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(constants, "ENDPOINT", server)
+    before = dict(vars(constants))
+    with from_hub("nothing", ""):
+        assert dict(vars(constants)) == before
+
+
+def test_offline_the_cache_is_read_without_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HF_HUB_OFFLINE=1 says, which the library reads when it is imported."""
+    program = """if True:
+        import pytest
+        from antishortcut import load
+        from antishortcut.errors import UserError
+        from antishortcut.models import downloads
+        downloads.answers = None
+        with pytest.raises(UserError, match="neither a run folder"):
+            load("hf://a/b")
+        with pytest.raises(UserError, match="^cannot download a/c from the Hub: .*; check the name"):
+            load("hf://a/c")
+    """
+    place = tmp_path / "models--a--b"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("0" * 40)
+    (place / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    subprocess.run([sys.executable, "-c", program], check=True)
