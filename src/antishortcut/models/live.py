@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import sys
 from contextlib import suppress
+from types import CodeType
 
 import torch
 from torch import nn
@@ -58,5 +59,14 @@ def _code(kind: type) -> bytes:
         return b""
     with suppress(OSError, TypeError):  # typed into a notebook it has no source
         return inspect.getsource(kind).encode(errors="replace")
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return b"" if code is None else code.co_code + repr(code.co_names).encode()
+    codes = [inspect.unwrap(value).__code__ for value in vars(kind).values() if inspect.isfunction(value)]
+    return b"".join(map(_bytecode, codes))
+
+
+def _bytecode(code: CodeType) -> bytes:
+    """Of a function and those in it, with its names and constants; the same in every session."""
+    parts = [code.co_code, repr(code.co_names).encode(errors="replace")]
+    for value in code.co_consts:
+        known = sorted(value, key=repr) if isinstance(value, frozenset) else value  # sets have no lasting order
+        parts.append(_bytecode(value) if isinstance(value, CodeType) else repr(known).encode(errors="replace"))
+    return b"\n".join(parts)
