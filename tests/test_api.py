@@ -15,7 +15,16 @@ import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import antishortcut
 from antishortcut import Student, audit, distill, evaluate, export
@@ -311,11 +320,13 @@ def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
     assert register(seeded(DictNet, 1), weights=False) == register(seeded(DictNet, 2), weights=False)
 
     names = set()
-    for code in ("super().forward(x)", "super().forward(2 * x)"):  # without a file, as in a notebook
-        scope: dict[str, Any] = {"DictNet": DictNet}
-        exec(f"class Typed(DictNet):\n    def forward(self, x):\n        return {code}", scope)
+    codes = [("x", "super().forward(x)"), ("x", "super().forward(2 * x)"), ("x", "super().forward(3 * x)")]
+    for prepare, code in [*codes, ("x * 2", "super().forward(self.prepare(x))"), ("x * 3", "super().forward(x)")]:
+        scope: dict[str, Any] = {"DictNet": DictNet}  # without a file, as in a notebook
+        functions = f"    def prepare(self, x): return {prepare}\n    def forward(self, x): return {code}"
+        exec(f"class Typed(DictNet):\n{functions}", scope)
         names.add(register(seeded(scope["Typed"], 1)))
-    assert len(names) == 2
+    assert len(names) == 5
     network = seeded(DictNet, 1)
     name = register(network)
     with torch.no_grad():
@@ -367,8 +378,20 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
     rows = [{"image": np.asarray(Coloured()[at][0]), "label": at % 3} for at in range(12)]
     rows_folder = write_folder({"train": Subset(rows, range(12))}, tmp_path, quiet=True)  # type: ignore[arg-type]
     assert rows_folder.name.split("-")[1] == whole.name.split("-")[1]
-    part = DataLoader(floats, sampler=SubsetRandomSampler([5, 4, 3]))
-    assert len(list(write_folder(part, tmp_path, quiet=True).rglob("*.png"))) == 3
+    some = SubsetRandomSampler([5, 4, 3])
+    for part in (DataLoader(floats, sampler=some), DataLoader(floats, batch_sampler=BatchSampler(some, 2, False))):
+        assert len(list(write_folder(part, tmp_path, quiet=True).rglob("*.png"))) == 3
+    balanced = WeightedRandomSampler([1.0] * 12, 100)
+    assert write_folder(DataLoader(floats, sampler=balanced), tmp_path, quiet=True) == whole
+
+
+def test_a_sampler_that_may_leave_images_out_is_refused(tmp_path: Path) -> None:
+    """Two loaders of one data set, each with its own indices, would train on the test images."""
+    images = Coloured(12)
+    train, test = (DataLoader(images, sampler=indices) for indices in ([0, 1, 2, 3, 4, 5], [6, 7, 8]))
+    with pytest.raises(UserError, match="which images a list draws is not known"):
+        write_folder((train, test), tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -381,6 +404,7 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
         ([{"picture": torch.rand(3, 8, 8), "target": 0}], "item 0 has picture, target; each item is wanted as"),
         ([(torch.rand(5, 8, 8), 0)], r"shape \(5, 8, 8\)"),
         ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 2)], "no training image of class 1"),
+        ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 10**30)], "no training image of class 1;"),
         ([], "the train set has no images"),
     ],
 )
