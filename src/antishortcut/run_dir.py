@@ -177,7 +177,8 @@ class RunDir:
         return name, float(result["last"][name])
 
     def finish(self, result: dict[str, Any]) -> None:
-        """With the checksums of the weights that are there."""
+        """With the checksums of the weights that are there. Scores are of a finished run: older ones are of others."""
+        shutil.rmtree(self.path / "scores", ignore_errors=True)
         sums = {path.name: sha256(path) for path in (self.student, self.method) if path.exists()}
         write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
 
