@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +327,11 @@ def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
         functions = f"    def prepare(self, x): return {prepare}\n    def forward(self, x): return {code}"
         exec(f"class Typed(DictNet):\n{functions}", scope)
         names.add(register(seeded(scope["Typed"], 1)))
-    assert len(names) == 5
+    for scale in (1.0, 2.0):  # an attribute that is neither a layer nor a weight
+        network = seeded(DictNet, 1)
+        network.scale = scale  # type: ignore[assignment]
+        names.add(register(network))
+    assert len(names) == 7
     network = seeded(DictNet, 1)
     name = register(network)
     with torch.no_grad():
@@ -394,9 +399,25 @@ def test_a_sampler_that_may_leave_images_out_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def cut_short() -> Image.Image:
+    """Opened, not yet decoded."""
+    data = BytesIO()
+    Image.new("RGB", (64, 64)).save(data, format="BMP")
+    return Image.open(BytesIO(data.getvalue()[:3000]))
+
+
+def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
+    deep = np.arange(0, 2**16, 256, dtype=np.uint16).reshape(16, 16)  # Pillow's convert() would make them white
+    folder = write_folder([(Image.fromarray(deep), 0), (Image.new("L", (16, 16)), 1)], tmp_path, quiet=True)
+    saved = np.asarray(Image.open(folder / "0" / "0000000.png"))
+    assert np.array_equal(saved, np.repeat((deep >> 8)[..., None], 3, axis=2))
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [
+        ([(Image.new("F", (8, 8)), 0)], "item 0 has mode F, of no fixed range; make it L or RGB"),
+        ([(cut_short(), 0)], "the image of item 0 cannot be read: image file is truncated"),
         ([torch.rand(3, 8, 8)], r"item 0 is a Tensor; each item is wanted as \(image, class number\)"),
         ([(torch.randn(3, 8, 8) * 3, 0)], "leave Normalize out of the transform"),
         ([(torch.rand(3, 8, 8), -1)], "the label of item 0 is -1, not a class number"),

@@ -28,6 +28,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from antishortcut.data.image_io import as_rgb
 from antishortcut.errors import UserError, first_line, plural, short_repr
 from antishortcut.progress import ProgressBar
 
@@ -170,7 +171,15 @@ def _number(label: Any, at: int) -> int:
 
 def _picture(image: Any, at: int) -> Image.Image:
     if isinstance(image, Image.Image):
-        return image if image.mode in ("L", "RGB") else image.convert("RGB")
+        if image.mode in ("I", "F"):
+            raise UserError(
+                f"data: the image of item {at} is of mode {image.mode}, of no fixed range; make it L or RGB"
+            )
+        try:
+            image.load()  # a file may have been opened only
+            return image if image.mode == "L" else as_rgb(image)
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            raise UserError(f"data: the image of item {at} cannot be read: {first_line(error)}") from error
     array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
     if array.dtype.kind == "f" and array.size:
         low, high = float(array.min()), float(array.max())

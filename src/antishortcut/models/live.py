@@ -41,8 +41,11 @@ def live_copy(name: str) -> nn.Module:
 
 
 def _digest(module: nn.Module, weights: bool) -> str:
-    """Of the layers, of the code that is no library's, and of the weights."""
+    """Of the layers and their plain attributes, of the code that is no library's, and of the weights."""
     digest = hashlib.sha256(repr(module).encode(errors="replace"))
+    for name, part in module.named_modules():
+        for key in sorted(vars(part).keys() - vars(nn.Module()).keys()):
+            digest.update(f"\n{name}.{key} {_described(vars(part)[key])}".encode(errors="replace"))
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)):
         digest.update(f"\n{kind.__module__}.{kind.__qualname__}\n".encode() + _code(kind))
@@ -51,6 +54,17 @@ def _digest(module: nn.Module, weights: bool) -> str:
         if weights and isinstance(value, torch.Tensor):
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _described(value: object) -> str:
+    """The same in every session, which the repr of an object need not be."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_described, value))}]"
+    if isinstance(value, dict):
+        return _described(list(value.items()))
+    if isinstance(value, bool | int | float | str | torch.dtype | None):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))  # of a function, its name
 
 
 def _code(kind: type) -> bytes:
