@@ -31,6 +31,7 @@ def test_a_refusal_is_an_answer(server: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("no_proxy", "*")
     assert answers(server)
     assert not answers(CLOSED)
+    assert not answers("hf-mirror.example")  # no address
 
 
 def test_without_a_network_weights_are_asked_for_once(

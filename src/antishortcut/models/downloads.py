@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -20,7 +21,7 @@ def answers(address: str) -> bool:
         return True
     except URLError as error:
         return isinstance(error.reason, ssl.SSLError)  # the Hub's library brings certificates of its own
-    except OSError:
+    except (OSError, HTTPException, ValueError):  # an answer that is no HTTP, an HF_ENDPOINT that is no address
         return False
 
 
