@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -374,6 +376,19 @@ def test_a_dataset_is_copied_to_a_folder(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2  # nothing else is left there
 
 
+def test_another_process_may_write_the_same_images_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def overtaken(source: Path, target: Path) -> None:
+        shutil.copytree(source, target)
+        replace(source, target)
+
+    monkeypatch.setattr("antishortcut.data.from_torch.os.replace", overtaken)
+    folder = write_folder(Coloured(9), tmp_path, quiet=True)
+    assert len(list(folder.rglob("*.png"))) == 9
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
     pixels = torch.stack([torch.from_numpy(np.array(Coloured()[at][0])).permute(2, 0, 1) for at in range(12)])
     labels = torch.arange(12) % 3
@@ -408,7 +423,8 @@ def cut_short() -> Image.Image:
 
 def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
     deep = np.arange(0, 2**16, 256, dtype=np.uint16).reshape(16, 16)  # Pillow's convert() would make them white
-    folder = write_folder([(Image.fromarray(deep), 0), (Image.new("L", (16, 16)), 1)], tmp_path, quiet=True)
+    items: Any = [(Image.fromarray(deep), 0), (Image.new("L", (16, 16)), 1)]
+    folder = write_folder(Subset(items, [0, 1]), tmp_path, quiet=True)
     saved = np.asarray(Image.open(folder / "0" / "0000000.png"))
     assert np.array_equal(saved, np.repeat((deep >> 8)[..., None], 3, axis=2))
 

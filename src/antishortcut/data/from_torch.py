@@ -56,7 +56,7 @@ def write_folder(data: Any, below: Path, quiet: bool = False, labelled: bool = T
         for name, images in splits.items():
             title = f"reading the {name} images"
             found[name] = _write_split(_read(images, labelled), images, work / name, digest, title, quiet)
-        labels = set().union(*found.values())
+        labels = set[int]().union(*found.values())
         gap = next(number for number in itertools.count() if number not in found["train"])
         if gap <= max(labels):  # a label may be any number; names are made only of numbers without gaps
             raise UserError(f"data: no training image of class {gap}; number the classes without gaps")
@@ -70,7 +70,11 @@ def write_folder(data: Any, below: Path, quiet: bool = False, labelled: bool = T
         place = below / f"{type(splits['train']).__name__}-{digest.hexdigest()[:10]}"
         source = work if len(splits) > 1 else work / "train"
         if not place.is_dir():
-            os.replace(source, place)
+            try:
+                os.replace(source, place)
+            except OSError:
+                if not place.is_dir():  # else another process, such as one of torchrun's, was first
+                    raise
         return place
     finally:
         shutil.rmtree(work, ignore_errors=True)
