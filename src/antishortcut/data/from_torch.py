@@ -176,9 +176,7 @@ def _number(label: Any, at: int) -> int:
 def _picture(image: Any, at: int) -> Image.Image:
     if isinstance(image, Image.Image):
         if image.mode in ("I", "F"):
-            raise UserError(
-                f"data: the image of item {at} is of mode {image.mode}, of no fixed range; make it L or RGB"
-            )
+            raise UserError(f"data: the image of item {at} has mode {image.mode}, of no fixed range; make it L or RGB")
         try:
             image.load()  # a file may have been opened only
             return image if image.mode == "L" else as_rgb(image)
