@@ -331,7 +331,7 @@ def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
         names.add(register(seeded(scope["Typed"], 1)))
     for scale in (1.0, 2.0):  # an attribute that is neither a layer nor a weight
         network = seeded(DictNet, 1)
-        network.scale = scale  # type: ignore[assignment]
+        network.scale = scale
         names.add(register(network))
     assert len(names) == 7
     network = seeded(DictNet, 1)
