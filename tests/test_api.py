@@ -2,10 +2,13 @@
 
 import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,16 @@ import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import antishortcut
 from antishortcut import Student, audit, distill, evaluate, export
@@ -311,11 +323,17 @@ def test_the_name_of_a_module_has_its_weights_and_its_code() -> None:
     assert register(seeded(DictNet, 1), weights=False) == register(seeded(DictNet, 2), weights=False)
 
     names = set()
-    for code in ("super().forward(x)", "super().forward(2 * x)"):  # without a file, as in a notebook
-        scope: dict[str, Any] = {"DictNet": DictNet}
-        exec(f"class Typed(DictNet):\n    def forward(self, x):\n        return {code}", scope)
+    codes = [("x", "super().forward(x)"), ("x", "super().forward(2 * x)"), ("x", "super().forward(3 * x)")]
+    for prepare, code in [*codes, ("x * 2", "super().forward(self.prepare(x))"), ("x * 3", "super().forward(x)")]:
+        scope: dict[str, Any] = {"DictNet": DictNet}  # without a file, as in a notebook
+        functions = f"    def prepare(self, x): return {prepare}\n    def forward(self, x): return {code}"
+        exec(f"class Typed(DictNet):\n{functions}", scope)
         names.add(register(seeded(scope["Typed"], 1)))
-    assert len(names) == 2
+    for scale in (1.0, 2.0):  # an attribute that is neither a layer nor a weight
+        network = seeded(DictNet, 1)
+        network.scale = scale
+        names.add(register(network))
+    assert len(names) == 7
     network = seeded(DictNet, 1)
     name = register(network)
     with torch.no_grad():
@@ -358,6 +376,19 @@ def test_a_dataset_is_copied_to_a_folder(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2  # nothing else is left there
 
 
+def test_another_process_may_write_the_same_images_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def overtaken(source: Path, target: Path) -> None:
+        shutil.copytree(source, target)
+        replace(source, target)
+
+    monkeypatch.setattr("antishortcut.data.from_torch.os.replace", overtaken)
+    folder = write_folder(Coloured(9), tmp_path, quiet=True)
+    assert len(list(folder.rglob("*.png"))) == 9
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
     pixels = torch.stack([torch.from_numpy(np.array(Coloured()[at][0])).permute(2, 0, 1) for at in range(12)])
     labels = torch.arange(12) % 3
@@ -367,13 +398,42 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
     rows = [{"image": np.asarray(Coloured()[at][0]), "label": at % 3} for at in range(12)]
     rows_folder = write_folder({"train": Subset(rows, range(12))}, tmp_path, quiet=True)  # type: ignore[arg-type]
     assert rows_folder.name.split("-")[1] == whole.name.split("-")[1]
-    part = DataLoader(floats, sampler=SubsetRandomSampler([5, 4, 3]))
-    assert len(list(write_folder(part, tmp_path, quiet=True).rglob("*.png"))) == 3
+    some = SubsetRandomSampler([5, 4, 3])
+    for part in (DataLoader(floats, sampler=some), DataLoader(floats, batch_sampler=BatchSampler(some, 2, False))):
+        assert len(list(write_folder(part, tmp_path, quiet=True).rglob("*.png"))) == 3
+    balanced = WeightedRandomSampler([1.0] * 12, 100)
+    assert write_folder(DataLoader(floats, sampler=balanced), tmp_path, quiet=True) == whole
+
+
+def test_a_sampler_that_may_leave_images_out_is_refused(tmp_path: Path) -> None:
+    """Two loaders of one data set, each with its own indices, would train on the test images."""
+    images = Coloured(12)
+    train, test = (DataLoader(images, sampler=indices) for indices in ([0, 1, 2, 3, 4, 5], [6, 7, 8]))
+    with pytest.raises(UserError, match="which images a list draws is not known"):
+        write_folder((train, test), tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def cut_short() -> Image.Image:
+    """Opened, not yet decoded."""
+    data = BytesIO()
+    Image.new("RGB", (64, 64)).save(data, format="BMP")
+    return Image.open(BytesIO(data.getvalue()[:3000]))
+
+
+def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
+    deep = np.arange(0, 2**16, 256, dtype=np.uint16).reshape(16, 16)  # Pillow's convert() would make them white
+    items: Any = [(Image.fromarray(deep), 0), (Image.new("L", (16, 16)), 1)]
+    folder = write_folder(Subset(items, [0, 1]), tmp_path, quiet=True)
+    saved = np.asarray(Image.open(folder / "0" / "0000000.png"))
+    assert np.array_equal(saved, np.repeat((deep >> 8)[..., None], 3, axis=2))
 
 
 @pytest.mark.parametrize(
     ("items", "message"),
     [
+        ([(Image.new("F", (8, 8)), 0)], "item 0 has mode F, of no fixed range; make it L or RGB"),
+        ([(cut_short(), 0)], "the image of item 0 cannot be read: image file is truncated"),
         ([torch.rand(3, 8, 8)], r"item 0 is a Tensor; each item is wanted as \(image, class number\)"),
         ([(torch.randn(3, 8, 8) * 3, 0)], "leave Normalize out of the transform"),
         ([(torch.rand(3, 8, 8), -1)], "the label of item 0 is -1, not a class number"),
@@ -381,6 +441,7 @@ def test_loaders_tensors_and_dicts_are_the_same_images(tmp_path: Path) -> None:
         ([{"picture": torch.rand(3, 8, 8), "target": 0}], "item 0 has picture, target; each item is wanted as"),
         ([(torch.rand(5, 8, 8), 0)], r"shape \(5, 8, 8\)"),
         ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 2)], "no training image of class 1"),
+        ([(torch.rand(3, 8, 8), 0), (torch.rand(3, 8, 8), 10**30)], "no training image of class 1;"),
         ([], "the train set has no images"),
     ],
 )

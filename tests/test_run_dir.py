@@ -15,6 +15,7 @@ from antishortcut.errors import UserError
 from antishortcut.fileio import atomic_write, remove_leftovers
 from antishortcut.run_dir import InUse, RunDir, find_twin, read_json, write_json
 
+RESULT = {"set": "test", "last": {"accuracy": 0.5}, "best": {"accuracy": 0.5}}
 HOLD = """
 import sys, time, pathlib
 from antishortcut.run_dir import RunDir
@@ -137,7 +138,7 @@ def test_a_finished_run_of_the_same_hash_is_copied(tmp_path: Path, run: Run) -> 
     twin, copy = RunDir(tmp_path / "a" / "r"), RunDir(tmp_path / "b" / "r")
     twin.begin(run, {}, {})
     twin.student.write_bytes(b"weights")
-    twin.finish({"last": 1.0})
+    twin.finish(RESULT)
     for _ in range(2):  # a process that was slower finds it there
         copy.copy_of(twin, run)
         assert copy.result() == twin.result() | {"copy_of": "a/r"}
@@ -149,7 +150,7 @@ def test_a_run_with_edited_settings_is_not_copied(tmp_path: Path, run: Run) -> N
     run = run.model_copy(update={"keep": ()})
     edited = RunDir(tmp_path / "a" / f"r-s{run.seed}")
     edited.begin(run, {}, {})
-    edited.finish({})
+    edited.finish(RESULT)
     assert find_twin(run, tmp_path) is not None
     value = read_json(edited.path / "run.json")
     del value["sum"]
@@ -163,7 +164,7 @@ def test_changed_weights_are_refused(tmp_path: Path, name: str) -> None:
     folder = RunDir(tmp_path)
     path = tmp_path / f"{name}.safetensors"
     path.write_bytes(b"weights")
-    folder.finish({"last": 1.0})
+    folder.finish(RESULT)
     assert folder.weights(path) == path
     path.write_bytes(b"weighty")
     with pytest.raises(UserError, match=rf"{name}.safetensors: damaged"):

@@ -155,22 +155,30 @@ class RunDir:
         return (self.path / "result.json").exists()
 
     def result(self) -> dict[str, Any]:
-        result = read_json(self.path / "result.json")
+        """What a finished run ended with: the set, and its main score among the last and the best."""
+        path = self.path / "result.json"
+        result = read_json(path)
         if not isinstance(result, dict):
-            raise damaged(self.path / "result.json", "not a JSON object")
+            raise damaged(path, "not a JSON object")
+        name = _primary_metric(result)
+        for kind in ("last", "best"):
+            try:
+                float(result[kind][name])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                raise damaged(path, f"no {kind} {name}") from None
+        if "set" not in result:
+            raise damaged(path, "no set")
         return result
 
     def primary_metric(self) -> tuple[str, float]:
         """The name and last value of a finished run's main score."""
         result = self.result()
-        name = str(result.get("primary_metric", "accuracy"))
-        try:
-            return name, float(result["last"][name])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise damaged(self.path / "result.json", f"no last {name}") from None
+        name = _primary_metric(result)
+        return name, float(result["last"][name])
 
     def finish(self, result: dict[str, Any]) -> None:
-        """With the checksums of the weights that are there."""
+        """With the checksums of the weights that are there. Scores are of a finished run: older ones are of others."""
+        shutil.rmtree(self.path / "scores", ignore_errors=True)
         sums = {path.name: sha256(path) for path in (self.student, self.method) if path.exists()}
         write_json(self.path / "result.json", result | ({"sha256": sums} if sums else {}), parents=False)
 
@@ -250,6 +258,10 @@ class RunDir:
                 shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)
                 source = f"{twin.path.parent.name}/{twin.path.name}"
                 write_json(self.path / "result.json", twin.result() | {"copy_of": source})
+
+
+def _primary_metric(result: Mapping[str, Any]) -> str:
+    return str(result.get("primary_metric", "accuracy"))
 
 
 def _sum(value: dict[str, Any]) -> str:

@@ -180,7 +180,14 @@ def test_a_worker_on_a_read_only_disk_is_one_line(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("damaged", "what"), [({}, "no last accuracy"), ([], "not a JSON object"), ({"last": 3}, "no last accuracy")]
+    ("damaged", "what"),
+    [
+        ({}, "no last accuracy"),
+        ([], "not a JSON object"),
+        ({"last": 3}, "no last accuracy"),
+        ({"last": {"accuracy": 0.5}}, "no best accuracy"),
+        ({"last": {"accuracy": 0.5}, "best": {"accuracy": 0.5}}, "no set"),
+    ],
 )
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_damaged_result_is_named(

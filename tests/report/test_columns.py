@@ -23,6 +23,7 @@ from antishortcut.report.table import (
     view_of,
 )
 from antishortcut.report.text import tex, write_latex, write_markdown
+from antishortcut.run_dir import write_json
 from tests.browser.fake_runs import full, score, student
 
 
@@ -153,7 +154,7 @@ def test_the_score_of_the_training_is_of_enough_images_too(tmp_path: Path) -> No
     for name, value in (("kd", 0.4), ("asd", 0.5)):
         folder = student(tmp_path / f"{name}-s1", name, 1, value)
         result = json.loads((folder.path / "result.json").read_text())
-        folder.finish(result | {"last": result["last"] | {"images": 99}})
+        write_json(folder.path / "result.json", result | {"last": result["last"] | {"images": 99}})
     table = ResultTable(collect(tmp_path))
     assert table.best("last") == set()
     write_markdown(table, tmp_path / "table.md")

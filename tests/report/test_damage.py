@@ -157,8 +157,10 @@ def test_long_logs_are_read_in_part_and_evaluations_whole(tmp_path: Path) -> Non
     assert read[-1] == rows[-1]
     assert read == history(file)
     assert {value for _, _, value in terms(read, 60)} == {1.0}
-    file.write_text(file.read_text() + '{"step": 9, "ep')
-    assert history(file)[-1]["epoch"] > 59
+    whole = file.read_text()
+    for damaged in ('{"step": 9, "ep', "[" * 100_000):
+        file.write_text(whole + damaged)
+        assert history(file)[-1]["epoch"] > 59
 
 
 def test_of_many_runs_deviations_are_drawn_instead_of_single_seeds(

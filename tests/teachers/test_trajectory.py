@@ -12,7 +12,14 @@ from antishortcut.errors import UserError
 from antishortcut.evaluation import evaluate
 from antishortcut.evaluation.context import EvalContext
 from antishortcut.run_dir import RunDir
-from antishortcut.teachers.trajectory import Teachers, Trajectory, build_model, save_weights, snapshot_steps
+from antishortcut.teachers.trajectory import (
+    Teachers,
+    Trajectory,
+    build_model,
+    find_trajectory,
+    save_weights,
+    snapshot_steps,
+)
 from antishortcut.training.pipeline import Session, distill, rewind, teach
 from tests.conftest import CPU, Refusal, same_weights, tiny_session
 
@@ -150,6 +157,8 @@ def test_another_teacher_under_its_name_is_refused(taught: Taught, tmp_path: Pat
     with pytest.raises(UserError, match=f"{place.name} holds another run .seed: 0 there, 5 here"):
         distill(other, own, method="kd", seed=1, suite="s")
     assert not (tmp_path / "s" / "kd-s1" / "run.json").exists()
+    with pytest.raises(UserError, match=f"{place.name} holds another teacher than its name says"):  # as asd evaluate
+        find_trajectory(tmp_path, place.name, "final")
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])

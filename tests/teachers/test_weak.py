@@ -1,5 +1,6 @@
 """A weak network in T_early's place: trained once, its state chosen by the signs of contrast targets."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,15 @@ def test_it_is_trained_once_and_shared_by_seeds_and_methods(taught: Taught, monk
     assert first.roles == second.roles == {"final": "final", "early": first.early}
     assert teachers(session) == before
     assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_another_network_under_its_name_is_refused(taught: Taught, tmp_path: Path) -> None:
+    recipe, session = taught
+    mark, other = session.sets(recipe.data).fingerprint, with_settings(recipe, ["teacher.weak_lr=0.3"])
+    shutil.copytree(session.runs / "teachers", tmp_path / "teachers")
+    weak_run(recipe, mark).folder(tmp_path).rename(weak_run(other, mark).folder(tmp_path))
+    with pytest.raises(UserError, match=r"holds another run .optim.lr: .* there, 0.3 here"):
+        distill(other, Session(tmp_path, execution=CPU, quiet=True), method="contrast", seed=1, suite="s")
 
 
 def test_its_scores_are_not_called_an_early_teachers(taught: Taught, tmp_path: Path) -> None:

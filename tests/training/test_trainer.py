@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from antishortcut.cli.options import execution_of
 from antishortcut.config.recipe import Execution, Recipe, load_recipe, with_settings
 from antishortcut.errors import UserError
-from antishortcut.run_dir import RunDir
+from antishortcut.run_dir import RunDir, write_json
 from antishortcut.training.fabric import build_fabric, resolve_execution
 from antishortcut.training.pipeline import Session, distill, teach
 from tests.conftest import CPU, same_weights
@@ -126,6 +126,15 @@ def test_a_failed_start_keeps_what_was_there_before(
             student(recipe, session, seed=seed)
     assert set(folder.rglob("*")) == before
     assert [path.name for path in folder.parent.iterdir()] == ["ce-s1"]  # nothing of seed 2
+
+
+def test_scores_of_earlier_weights_do_not_stay(recipe: Recipe, session: Session) -> None:
+    folder = student(recipe, session)
+    write_json(folder.path / "scores" / "iid.json", {"values": {"accuracy": 0.5}})
+    for name in ("run.json", "result.json"):  # to train it again under the same name, with another setting
+        (folder.path / name).unlink()
+    student(with_settings(recipe, ["optim.lr=0.01"]), session)
+    assert folder.scores() == {}
 
 
 def test_a_validation_split_selects_the_best_epoch(recipe: Recipe, session: Session) -> None:

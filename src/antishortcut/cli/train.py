@@ -237,16 +237,15 @@ def _show_plan(text: str, as_json: bool) -> None:
 
 def _show_result(folder: RunDir, title: str, head: dict[str, Any], as_json: bool) -> None:
     """Scores on the set that was judged during training, the last and the best; its teacher’s; then those of --also."""
-    folder.primary_metric()  # raises if it is damaged
     result, (run, _) = folder.result(), folder.read()
     if as_json:
         print_json(head | result)
         return
     names = [name for name in result["last"] if name not in ("epoch", "images")]
-    rows = [(kind, result[kind]["epoch"], *(result[kind][name] for name in names)) for kind in ("last", "best")]
+    rows = [(kind, result[kind].get("epoch"), *(result[kind].get(name) for name in names)) for kind in ("last", "best")]
     teacher = RunDir(folder.path.resolve().parent.parent / "teachers" / (run.teacher or ""))
     if run.roles and teacher.finished and (of_teacher := teacher.result())["set"] == result["set"]:
-        rows.append(("teacher", of_teacher["last"]["epoch"], *(of_teacher["last"].get(name) for name in names)))
+        rows.append(("teacher", of_teacher["last"].get("epoch"), *(of_teacher["last"].get(name) for name in names)))
     if (classes := result.get("classes")) and "accuracy" in names:
         rows.append(("chance", None, *(1 / len(classes) if name == "accuracy" else None for name in names)))
     count = f", {result['last']['images']:,} images" if "images" in result["last"] else ""

@@ -17,8 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
+from antishortcut.data.image_io import as_rgb
 from antishortcut.errors import UserError, first_line, plural, short_repr
 from antishortcut.progress import ProgressBar
 
@@ -26,6 +36,7 @@ SPLITS = ("train", "val", "test")
 IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels", "fine_label")  # keys of items that are dicts
 ROOM = 1_000  # images after which the room on the disk is looked at again
 ENDLESS = 1_000_000  # images of a data set without a length
+WHOLE = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)  # they draw from all images
 EXPECTED = "each item is wanted as (image, class number), or a dict with image and label"
 
 
@@ -41,10 +52,14 @@ def write_folder(data: Any, below: Path, quiet: bool = False, labelled: bool = T
     work = Path(tempfile.mkdtemp(prefix=".", dir=below))
     work.chmod(0o755)  # mkdtemp lets nobody else in
     try:
-        digest, labels = hashlib.sha256(), set[int]()
+        digest, found = hashlib.sha256(), dict[str, set[int]]()
         for name, images in splits.items():
             title = f"reading the {name} images"
-            labels |= _write_split(_read(images, labelled), images, work / name, digest, title, quiet)
+            found[name] = _write_split(_read(images, labelled), images, work / name, digest, title, quiet)
+        labels = set[int]().union(*found.values())
+        gap = next(number for number in itertools.count() if number not in found["train"])
+        if gap <= max(labels):  # a label may be any number; names are made only of numbers without gaps
+            raise UserError(f"data: no training image of class {gap}; number the classes without gaps")
         classes = _class_names(splits["train"], labels) if labelled else ["images"]
         digest.update(repr(classes).encode(errors="replace"))
         for folder in work.glob("*/*"):
@@ -55,7 +70,11 @@ def write_folder(data: Any, below: Path, quiet: bool = False, labelled: bool = T
         place = below / f"{type(splits['train']).__name__}-{digest.hexdigest()[:10]}"
         source = work if len(splits) > 1 else work / "train"
         if not place.is_dir():
-            os.replace(source, place)
+            try:
+                os.replace(source, place)
+            except OSError:
+                if not place.is_dir():  # else another process, such as one of torchrun's, was first
+                    raise
         return place
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -75,9 +94,13 @@ def _dataset(data: Any) -> Any:
     """The data set of a loader, whose order and batches are training's own."""
     if not isinstance(data, DataLoader):
         return data
-    if isinstance(data.sampler, SubsetRandomSampler):
-        return Subset(data.dataset, sorted(data.sampler.indices))
-    return data.dataset
+    sampler = getattr(data.batch_sampler, "sampler", data.sampler)
+    if isinstance(sampler, SubsetRandomSampler):
+        return Subset(data.dataset, sorted(sampler.indices))
+    if isinstance(data.dataset, IterableDataset) or isinstance(sampler, WHOLE):
+        return data.dataset
+    kind = type(sampler).__name__  # it may leave images out, such as those that another loader tests on
+    raise UserError(f"data: which images a {kind} draws is not known; pass Subset(dataset, indices) without a sampler")
 
 
 def _items(images: Any) -> Iterator[Any]:
@@ -152,7 +175,13 @@ def _number(label: Any, at: int) -> int:
 
 def _picture(image: Any, at: int) -> Image.Image:
     if isinstance(image, Image.Image):
-        return image if image.mode in ("L", "RGB") else image.convert("RGB")
+        if image.mode in ("I", "F"):
+            raise UserError(f"data: the image of item {at} has mode {image.mode}, of no fixed range; make it L or RGB")
+        try:
+            image.load()  # a file may have been opened only
+            return image if image.mode == "L" else as_rgb(image)
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            raise UserError(f"data: the image of item {at} cannot be read: {first_line(error)}") from error
     array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
     if array.dtype.kind == "f" and array.size:
         low, high = float(array.min()), float(array.max())

@@ -61,7 +61,7 @@ def model_card(opened: OpenedRun, written: WrittenModel, record: Mapping[str, An
         title = f"{model.name} {start} ({run.method})"
     scores = _scores(opened)
     rows = list(_rows(opened, scores))
-    own = str(opened.folder.result().get("set"))  # the test set that the evaluation `clean` scores
+    own = str(opened.folder.result()["set"])  # the test set that the evaluation `clean` scores
     scored = {*scores, "scenes", *(["clean"] if own in scores else [])}  # scenes are pictures, not scores
     scored.add(FOLDER)  # which folders there might be is not known
     missing = ", ".join(f"`{name}`" for name in EVALUATIONS if name not in scored)
@@ -177,7 +177,7 @@ def _rows(opened: OpenedRun, scores: Scores) -> Iterator[CardScore]:
     else:
         result = opened.folder.result()
         name, value = opened.folder.primary_metric()
-        yield str(result.get("set", "?")), name, value, result["last"].get("images"), "at the end of training"
+        yield str(result["set"]), name, value, result["last"].get("images"), "at the end of training"
     for name, score in scores.items():
         source, reference = str(score.get("source", "the data's own")), score.get("reference")
         source += f", relative to {reference.get('run', '?')}" if isinstance(reference, dict) else ""

@@ -135,7 +135,7 @@ def mismatch(job: Job, runs: Path) -> str:
     try:
         run, _ = folder.read()
         if folder.finished:
-            folder.primary_metric()  # of a damaged result, an error
+            folder.result()  # of a damaged one, an error
     except UserError as error:
         return str(error)
     try:

@@ -184,7 +184,7 @@ def eval_device(accelerator: str) -> str:
 
 def _summary(folder: RunDir) -> Result:
     result, (name, value) = folder.result(), folder.primary_metric()
-    score = f"{result.get('set', '?')} {name} {value:.3f}"
+    score = f"{result['set']} {name} {value:.3f}"
     return {"run": str(folder.path), "score": score, "seconds": result.get("seconds", 0.0)}
 
 

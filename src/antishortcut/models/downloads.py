@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -20,27 +21,24 @@ def answers(address: str) -> bool:
         return True
     except URLError as error:
         return isinstance(error.reason, ssl.SSLError)  # the Hub's library brings certificates of its own
-    except OSError:
+    except (OSError, HTTPException, ValueError):  # an answer that is no HTTP, an HF_ENDPOINT that is no address
         return False
 
 
 @contextmanager
 def from_hub(what: str, advice: str) -> Iterator[None]:
-    """Downloads of a library in this block come from its cache alone if the Hub does not answer.
+    """Downloads of a library in this block. A Hub that does not answer is an error at once.
 
     What cannot be downloaded is a UserError: what, the reason, and the advice.
     """
     from huggingface_hub import constants
 
-    offline = constants.HF_HUB_OFFLINE
-    online = offline or answers(constants.ENDPOINT)
-    constants.HF_HUB_OFFLINE = offline or not online
+    if not constants.HF_HUB_OFFLINE and not answers(constants.ENDPOINT):
+        cached = "if it was downloaded before, set HF_HUB_OFFLINE=1"
+        raise UserError(f"cannot download {what}: {constants.ENDPOINT} does not answer; {cached}; else {advice}")
     try:
         yield
     except UserError:
         raise
     except OSError as error:  # requests' and huggingface_hub's among them
-        reason = first_line(error).strip()[:300] if online else f"{constants.ENDPOINT} does not answer"
-        raise UserError(f"cannot download {what}: {reason}; {advice}") from error
-    finally:
-        constants.HF_HUB_OFFLINE = offline
+        raise UserError(f"cannot download {what}: {first_line(error).strip()[:300]}; {advice}") from error

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -236,8 +237,11 @@ def live_copy(name: str) -> nn.Module:
 
 
 def _digest(module: nn.Module, weights: bool) -> str:
-    """Of the layers, of the code that is no library's, and of the weights."""
+    """Of the layers and their plain attributes, of the code that is no library's, and of the weights."""
     digest = hashlib.sha256(repr(module).encode(errors="replace"))
+    for name, part in module.named_modules():
+        for key in sorted(vars(part).keys() - vars(nn.Module()).keys()):
+            digest.update(f"\n{name}.{key} {_described(vars(part)[key])}".encode(errors="replace"))
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)):
         digest.update(f"\n{kind.__module__}.{kind.__qualname__}\n".encode() + _source_code(kind))
@@ -248,11 +252,31 @@ def _digest(module: nn.Module, weights: bool) -> str:
     return digest.hexdigest()
 
 
+def _described(value: object) -> str:
+    """The same in every session, which the repr of an object need not be."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_described, value))}]"
+    if isinstance(value, dict):
+        return _described(list(value.items()))
+    if isinstance(value, bool | int | float | str | torch.dtype | None):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))  # of a function, its name
+
+
 def _source_code(kind: type) -> bytes:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     if file.startswith((PACKAGE, *LIBRARIES)):
         return b""
     with suppress(OSError, TypeError):  # typed into a notebook it has no source
         return inspect.getsource(kind).encode(errors="replace")
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return b"" if code is None else code.co_code + repr(code.co_names).encode()
+    codes = [inspect.unwrap(value).__code__ for value in vars(kind).values() if inspect.isfunction(value)]
+    return b"".join(map(_bytecode, codes))
+
+
+def _bytecode(code: CodeType) -> bytes:
+    """Of a function and those in it, with its names and constants; the same in every session."""
+    parts = [code.co_code, repr(code.co_names).encode(errors="replace")]
+    for value in code.co_consts:
+        known = sorted(value, key=repr) if isinstance(value, frozenset) else value  # sets have no lasting order
+        parts.append(_bytecode(value) if isinstance(value, CodeType) else repr(known).encode(errors="replace"))
+    return b"\n".join(parts)

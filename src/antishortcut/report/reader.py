@@ -126,7 +126,7 @@ def history(path: Path) -> list[Json]:
         if left % every == 0 or b'"scores"' in line:
             try:
                 rows.append(dict(json.loads(line)))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 break
     return rows
 

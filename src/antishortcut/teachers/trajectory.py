@@ -127,6 +127,9 @@ def find_trajectory(runs: Path, teacher: str, state: str) -> tuple[Trajectory, s
         raise UserError("this teacher has no weak reference yet; --method contrast, or another that uses it, makes one")
     if not run_dir.path.is_dir():
         raise UserError(f"no teacher at {run_dir.path}; train it first: asd teach, or name its folder as --runs")
+    saved = read_json(run_dir.path / "run.json")
+    if not isinstance(saved, dict) or saved.get("hash") != name:
+        raise UserError(f"{run_dir.path} holds another teacher than its name says; restore it, or remove that folder")
     return Trajectory(run_dir), own
 
 

@@ -204,7 +204,9 @@ def weaken(recipe: Recipe, teacher: Run, session: Session) -> Run:
     """Train a small network briefly, and choose which of its states takes T_early's place beside this teacher."""
     run = weak_run(recipe, teacher.fingerprint)
     run_dir = RunDir(run.folder(session.runs))
-    if not is_finished(run_dir):
+    if is_finished(run_dir):
+        run_dir.check(run)
+    else:
         session.say(f"weak reference {run.model.name} in T_early's place: {run.length}, {run_dir.path}")
         session.fit(run)
     trajectories = Trajectory(run_dir), Trajectory(RunDir(teacher.folder(session.runs)))
