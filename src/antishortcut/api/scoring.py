@@ -34,7 +34,9 @@ def flat_scores(scores: dict[str, Any], requested: Container[str]) -> dict[tuple
     """(set with its source and number of images, score) → value, of the evaluations that were requested."""
     flat: dict[tuple[str, str], Any] = {}
     for name, score in _requested(scores, requested):
-        shown = {key: value for key, value in score["values"].items() if not key.startswith("chance")}
+        known = score["values"]
+        twice = {"accuracy_overlap"} if known.get("chance") == known.get("chance_overlap", 0) else set[str]()
+        shown = {key: value for key, value in known.items() if not key.startswith("chance") and key not in twice}
         for values in numbers({name: {"values": shown}}).values():
             flat |= {(_titled(name, score), key): value for key, value in values.items()}
     return flat
@@ -87,7 +89,7 @@ def score_run(
 
     A student's teacher, final and early, is scored on the same sets where that is one pass over their images.
     """
-    from antishortcut.evaluation import FOLDER
+    from antishortcut.evaluation import FOLDER, folder_score
     from antishortcut.evaluation import evaluate as evaluate_run
     from antishortcut.teachers.trajectory import find_trajectory
 
@@ -105,7 +107,8 @@ def score_run(
             except UserError as error:
                 if state in run.roles.values():  # one that the student did not learn from may be missing
                     session.say_once(f"not measured: {', '.join(both)} of the teacher: {error}")
-        for line in _limits(run, parent, scores, set(requested), session):
+        shown = {*names, *map(folder_score, own or ())}
+        for line in _limits(run, parent, scores, shown, session):
             session.say_once(line)
     return scores
 
