@@ -57,7 +57,7 @@ RANDOM = {  # measure of the mechanism → what a random direction would have
     "robust_projection": "robust_random",
     "head_share": "head_random",
 }
-CHANCE = {*RANDOM.values(), "random"}
+CHANCE = {*RANDOM.values(), "random", "chance", "chance_overlap"}  # what guessing has: of no method
 BEST, SURE = "★", "*"
 MARKS = {1: "▲", -1: "▼", 0: ""}  # better than the baseline, worse, neither
 POWER = 0.8
@@ -310,8 +310,16 @@ class ResultTable:
 
     @cached_property
     def measured(self) -> list[str]:
-        """The same without the values of random directions."""
-        return [name for name in self.every if split_column(name)[1] not in CHANCE]
+        """The same without what guessing has, and without a score that says another again."""
+        return [name for name in self.every if split_column(name)[1] not in CHANCE and not self._repeats(name)]
+
+    def _repeats(self, column: str) -> bool:
+        """Accuracy among the classes of a folder, where the folder has all of them."""
+        group, name = split_column(column)
+        each = [student.values for student in self.runs.students if column in student.values]
+        return name == "accuracy_overlap" and all(
+            own.get(f"{group} chance") == own.get(f"{group} chance_overlap", 0) for own in each
+        )
 
     @cached_property
     def columns(self) -> list[str]:
