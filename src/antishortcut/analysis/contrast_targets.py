@@ -45,7 +45,7 @@ def measure(
         trajectory.entry(own)
     name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)
     if name == "train":
-        say("no validation split (data.val_fraction): using training images, which the teacher has memorised")
+        say("no validation split (data.val_fraction): using training images, on which the teacher looks too good")
     images = limited(images, IMAGES, 0)
     logits = {}
     for state, (trajectory, own) in places.items():

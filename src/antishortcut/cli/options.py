@@ -222,10 +222,10 @@ def tell(text: object, file: TextIO | None = None) -> None:
     print(printable(str(text)), file=file)
 
 
-def tell_prose(lines: Iterable[str]) -> None:
+def tell_prose(lines: Iterable[str], file: TextIO | None = None) -> None:
     """Print sentences, folded at the width of the terminal; 80 elsewhere."""
     from rich.console import Console
 
     width = Console().width
     for line in lines:
-        tell(fill(line, width, break_long_words=False, break_on_hyphens=False))
+        tell(fill(line, width, break_long_words=False, break_on_hyphens=False), file)
