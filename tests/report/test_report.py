@@ -23,7 +23,7 @@ from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable
 from antishortcut.report.text import fit
 from antishortcut.run_dir import RunDir, write_json
-from tests.browser.fake_runs import HOSTILE, TEACHER, score, student, teacher_run
+from tests.browser.fake_runs import HOSTILE, TEACHER, directions, score, student, teacher_run
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
 
@@ -233,6 +233,19 @@ def test_a_terminal_shows_methods_beside_each_other(suite: tuple[Path, dict[str,
     assert ["last ↑", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲"] in first.rows
     assert "mechanism aligned projection: a random direction has 0.250." in first.below
     assert [each.title for each in more] == ["difference to kd, seed by seed"]
+
+
+def test_directions_have_names_and_no_empty_columns(tmp_path: Path) -> None:
+    student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5, teacher=TEACHER, roles={"final": "final"}, early="15%")
+    teacher_run(tmp_path / "teachers" / TEACHER, 0.9)
+    path = directions(tmp_path / "teachers" / TEACHER, ["a"] * 8)
+    for factors in (True, False):  # texture and shape of our own images are known, of others not
+        if not factors:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"explained": {}}))
+        make_report(tmp_path / "P2")
+        page = (tmp_path / "P2" / "report.html").read_text()
+        assert "is edges (r −0.79); R² 0.70" in page
+        assert ("explained by texture" in page) is factors
 
 
 def test_of_one_seed_a_difference_has_no_interval(tmp_path: Path) -> None:
