@@ -175,6 +175,7 @@ def test_the_command_the_report_and_the_card(
     ("on", "message"),
     [
         (["sketch="], "--on sketch=: write NAME=PATH"),
+        (["sketch"], "unknown evaluation 'sketch'; a folder has a name: NAME=sketch"),
         (["sketch=nowhere"], "--on sketch=nowhere: no such folder"),
         (["clean,sketch=sketch,sketch=runs"], "sketch is sketch already"),
         (["clean=sketch"], "clean is an evaluation"),
