@@ -36,6 +36,7 @@ CANDIDATE = {
     "state": "state", "early": "early", "final": "final", "lost": "lost", "explained": "movement explained",
     "degrees": "degrees between halves",
 }  # fmt: skip
+INDENT = "    "
 CANDIDATES = (
     "early, final: share of the energy of T_early and T_final in them; lost: 1 − final / early, negative where it "
     "grew; movement explained: share of the movement to T_final; degrees between halves: how far they depend on the "
@@ -105,7 +106,9 @@ def _show_audit(result: dict[str, Any]) -> None:
     for line in result["findings"]:
         beside = f" ({line['beside']})" if line["beside"] else ""
         tell(f"{line['name']}: {line['value']}{beside}")
-        tell(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
+        tell(
+            textwrap.fill(line["means"], width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        )
 
 
 # --- asd try ---

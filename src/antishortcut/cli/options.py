@@ -228,4 +228,5 @@ def tell_prose(lines: Iterable[str], file: TextIO | None = None) -> None:
 
     width = Console().width
     for line in lines:
-        tell(fill(line, width, break_long_words=False, break_on_hyphens=False), file)
+        whole = line.replace(" %", "\u00a0%")  # a number and its sign stay in one line
+        tell(fill(whole, width, break_long_words=False, break_on_hyphens=False).replace("\u00a0%", " %"), file)
