@@ -425,7 +425,9 @@ class ResultTable:
         return min(counts) >= FEWEST
 
     def marks(self, column: str) -> dict[str, Mark]:
-        """Of every method: whether it is the best, and how it compares with the baseline."""
+        """Of every method: whether it is the best, and how it compares with the baseline; of few images none."""
+        if not self.enough(column):
+            return dict.fromkeys(self.cells, Mark())
         top = self.best(column)
         return {method: Mark.of(column, self.difference(method, column), method in top) for method in self.cells}
 
@@ -462,10 +464,11 @@ class ResultTable:
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
         text = f"{best}: best of the column" + " in its suite" * (len(set(self.runs.suites.values())) > 1)
-        text += f" over the seeds in common, of {FEWEST} images or more"
+        text += " over the seeds in common"
+        few = f"Below {FEWEST} images nothing is marked."
         if not self.differences:
-            return f"{text}."
+            return f"{text}. {few}"
         return (
             f"{text}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "
-            "interval of that difference leaves zero out (Student’s t, not corrected for looking at many)."
+            f"interval of that difference leaves zero out (Student’s t, not corrected for looking at many). {few}"
         )
