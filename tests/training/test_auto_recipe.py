@@ -199,6 +199,7 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert f"folder:photos: {result}; split by its folders train, which are no classes; augmentation crop-flip" in err
     assert result in out
     assert "1. train cnn-8 on these classes for 2 epochs, from scratch, saving checkpoints" in err
+    assert "2. take its checkpoint at 15% as T_early, the negative example" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
     assert not (here / "runs").exists()
     out, err, code = ended(*words)

@@ -210,7 +210,8 @@ def _steps(recipe: Recipe, roles: Sequence[str]) -> Iterator[str]:
         verb = "fine-tune" if teacher.pretrained else "train"
         yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, saving checkpoints"
         if not weak:
-            yield f"take its checkpoint at {teacher.early} as T_early, the negative example"
+            use = "the negative example" if "early" in roles else "which scores compare with"
+            yield f"take its checkpoint at {teacher.early} as T_early, {use}"
     if weak and "early" in roles:
         run = weak_run(recipe, "")
         yield f"train {run.model.name} for {run.length} as a weak reference, in place of an early checkpoint"

@@ -84,7 +84,8 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     comparisons = paper_comparison.compare_with_paper(table)
     if table.differences:
         title, rows = f"difference to {BASELINE}, seed by seed", [one.texts() for one in table.differences]
-        head, below = Difference.HEAD, [Difference.NOTE]
+        head: Sequence[str] = Difference.HEAD
+        below = [Difference.NOTE]
         if all(one.value.count == 1 for one in table.differences):  # of one seed there is no interval
             head, rows, below = head[:3], [row[:3] for row in rows], []
         if brief and len(rows) > LINES:
