@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -195,6 +196,7 @@ def test_settings_are_a_dict_or_words() -> None:
     ("words", "message"),
     [
         ({"teacher": "cnn-4", "student": "cnn-2", "data": "cues", "treads": 1}, "distill takes no 'treads'; did you"),
+        ({"teacher": "cnn-4", "student": "cnn-2", "data": "cues", "epoch": 1}, "did you mean 'epochs'"),
         ({"teacher": DictNet, "student": "cnn-2", "data": "cues"}, "teacher is the class DictNet; pass an nn.Module"),
         ({"teacher": "cnn-4", "student": "cnn-2"}, "name a recipe"),
         ({"recipe": "cues", "student": "cnn-2"}, "stand for a recipe"),
@@ -353,7 +355,9 @@ def test_the_command_cannot_build_an_object(here: Path, refusal: Refusal) -> Non
 def test_the_normalisation_of_an_object_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: dict[str, Any] = FAST | {"quiet": False, "data": make_folder(here / "photos", per_class=4), "method": "ce"}
     distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL, **words)
-    assert "student DictNet: images are normalised by ImageNet's mean and std" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "student DictNet: images are normalised by ImageNet's mean and std" in said
+    assert re.search(r"train live:DictNet-\w+ from labels alone for \d+ epochs?, from the weights it has", said)
     own = {"student.mean": [0.0, 0.0, 0.0], "student.std": [1.0, 1.0, 1.0]}
     student = distill(teacher="cnn-4", student=seeded(DictNet), set=SMALL | own, suite="own", **words)
     assert "normalised by" not in capsys.readouterr().err

@@ -11,6 +11,7 @@ import typer
 
 from antishortcut.cli import app
 from antishortcut.config.recipe import shipped_recipes
+from antishortcut.evaluation import EVALUATIONS
 from antishortcut.methods import METHODS, method_options
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,13 @@ def test_every_method_has_a_card_that_names_its_settings(name: str) -> None:
     assert f"({file}.md)" in index
     for setting in method_options(name, {}):
         assert f"`{setting}" in card.read_text(encoding="utf-8"), f"{card.name} does not name {setting}"
+
+
+def test_the_errors_on_corruptions_are_explained_by_the_names_that_tables_show() -> None:
+    text = (ROOT / "docs" / "corruptions.md").read_text(encoding="utf-8")
+    for key in ("mce", "mce_all", "mce_relative"):
+        assert f"`{key}`" in text
+    assert EVALUATIONS["corruptions"].metrics["mce"][0] in text  # error at severity 5 (mCE)
 
 
 def test_the_docs_speak_of_recipes_that_exist() -> None:

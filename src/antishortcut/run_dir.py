@@ -99,7 +99,7 @@ class RunDir:
         """The run in this folder, and its execution settings."""
         path = self.path / "run.json"
         if not path.exists():
-            raise UserError(f"{self.path} is not a run folder: it has no run.json{_instead(self.path)}")
+            raise UserError(f"{self.path} is not a run folder: it has no run.json{instead(self.path)}")
         value = read_json(path)
         try:
             schema = value["schema"]
@@ -280,7 +280,7 @@ def find_twin(run: Run, runs: Path) -> RunDir | None:
     return None
 
 
-def _instead(folder: Path) -> str:
+def instead(folder: Path) -> str:
     """A hint at the runs in a folder that is none, or at folders of nearly that name."""
     below = sorted(path.parent for path in folder.glob("*/run.json"))
     if below:

@@ -65,7 +65,8 @@ def test_the_command_uses_the_validation_split(teacher: Path) -> None:
     assert all(row["moved"] == 0 and row["target_accuracy"] == row["final_accuracy"] for row in plain)
     table = invoke("targets", teacher, "--states", "50%", "--strengths", "0.5", "--threads", "1").stdout
     assert "moved" in table
-    assert "60 val images" in table
+    assert "60 val images; T_final is right in " in table
+    assert max(map(len, invoke("targets", teacher, "--threads", "1").stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("words", ["--strengths big", "--strengths=-1", "--strengths 1,nan", "--states 7%"])

@@ -38,6 +38,7 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     finished = invoke("distill", tiny, "--method", "kd", "--threads", "1")
     again = " ".join(finished.stderr.split())
     assert "runs/tiny/kd-s1: already finished" in again
+    assert "kd on cues, iid set, 100 images\n" in finished.stdout  # how many images a score is of
     assert re.search(r"│ teacher +│ +2 │ +0\.\d{3} │\n│ chance +│ +– │ +0\.100 │", finished.stdout)
     assert "next: asd evaluate runs/tiny/kd-s1 --on clean,hard,mechanism,cost,maps,probes" in again
     short = asd("distill", tiny, "--method", "kd", "--epochs", "1", "--suite", "short", "--threads", "1")
@@ -65,6 +66,10 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
     assert all(row["seeds"] == 2 for row in report["rows"])
     assert Path(report["page"]).is_file()
     assert (here / "runs/tiny/table.md").is_file()
+    everything = [str(path) for path in Path("runs/tiny").iterdir()]  # the report's files too, as a shell's * has them
+    assert "left out" not in invoke("evaluate", *everything, "--on", "clean").stderr
+    with pytest.raises(UserError, match=r"no finished run in runs/tiny/table\.md, runs/tiny/figures; asd distill"):
+        invoke("evaluate", "runs/tiny/table.md", "runs/tiny/figures")
     rewound = asd("rewind", taught["hash"], "--threads", "1")
     assert rewound["states"][-1]["epoch"] == 1  # not ten, for a teacher of two
     again = asd(

@@ -86,6 +86,16 @@ def test_card_holds_scores_settings_and_sizes(student: RunDir, session: Session,
     assert "shape_bias" not in card
 
 
+def test_errors_on_corruptions_say_at_which_severity(student: RunDir, tmp_path: Path) -> None:
+    copy = shutil.copytree(student.path, tmp_path / "runs" / "s" / "kd-s3")
+    values = {"mce": 0.75, "mce_all": 0.5}
+    write_json(copy / "scores" / "corruptions.json", {"values": values, "count": 40, "source": "generated"})
+    card = (export(RunDir(copy), "safetensors", None).place / "README.md").read_text()
+    assert "| corruptions | error at severity 5 (mCE) | 0.7500 | 40 | generated |" in card
+    assert "| corruptions | error over all severities | 0.5000 | 40 | generated |" in card
+    assert "| mce" not in card
+
+
 def test_huggingface_hub_reads_the_card(student: RunDir, dense: RunDir, session: Session, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 

@@ -134,6 +134,8 @@ def test_what_cannot_be_loaded_is_one_line(student: RunDir, tmp_path: Path) -> N
     place = hub_folder(student, tmp_path / "h")
     with pytest.raises(UserError, match=r"neither a run folder \(run.json\) nor an export"):
         antishortcut.load(tmp_path)
+    with pytest.raises(UserError, match=f"did you mean {student.path}"):
+        antishortcut.load(student.path.parent)
     with pytest.raises(UserError, match=r"nor an export \(export.json\) with a state 15%"):
         antishortcut.load(place, "15%")
     with pytest.raises(UserError, match="holds the format torch, which its own library reads"):

@@ -92,6 +92,27 @@ def test_all_classes_score_like_the_test_set_and_clean_is_still_missing(
     own = evaluate(folder, context, ["clean"])["conflict"]["values"]["accuracy"]
     assert scored(job, context.runs)
     assert [score["values"][key] for key in ("accuracy", "accuracy_overlap")] == pytest.approx([own, own])
+    assert "overlap" not in invoke("evaluate", folder.path, "--on", f"same={tmp_path / 'same'}").stdout  # is the same
+    (row,) = asd("report", folder.path.parent)["rows"]
+    assert next(name for name in row if name.startswith("folder same")) == "folder same accuracy"
+    assert not any("overlap" in name for name in row)
+
+
+def test_a_teacher_that_knows_nothing_of_a_folder_is_said(folder: RunDir, context: EvalContext, sketch: Path) -> None:
+    def said(final: float, early: float) -> str:
+        for state, value in (("", final), ("@15%", early)):
+            path = next(context.runs.glob(f"teachers/*/scores/folder sketch{state}.json"))
+            score = json.loads(path.read_text())
+            score["values"]["accuracy"] = value
+            path.write_text(json.dumps(score))
+        return invoke(*words).stderr
+
+    words = ["evaluate", folder.path, "--on", f"sketch={sketch}"]
+    invoke(*words)
+    assert "Its teacher is hardly better than chance on sketch (10 %): nothing can be handed down." in said(0.12, 0.5)
+    assert "T_early and T_final score the same: there is nothing early to keep away from." in said(0.5, 0.5)
+    assert "handed down" not in (other := said(0.5, 0.3))
+    assert "nothing early" not in other
 
 
 def test_states_of_a_teacher(folder: RunDir, context: EvalContext, sketch: Path) -> None:
@@ -154,6 +175,7 @@ def test_the_command_the_report_and_the_card(
     ("on", "message"),
     [
         (["sketch="], "--on sketch=: write NAME=PATH"),
+        (["sketch"], "unknown evaluation 'sketch'; a folder has a name: NAME=sketch"),
         (["sketch=nowhere"], "--on sketch=nowhere: no such folder"),
         (["clean,sketch=sketch,sketch=runs"], "sketch is sketch already"),
         (["clean=sketch"], "clean is an evaluation"),

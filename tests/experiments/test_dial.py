@@ -131,9 +131,9 @@ def test_a_recipe_stays_one_however_it_is_spelt(tmp_path: Path, section: str) ->
     before = recipe_from(text + section, path)
     said = dial.record(path, CHOICE)
     after = load_recipe(str(path))
-    assert after == (dial.applied(before, CHOICE) if said.startswith("written") else before)
-    assert said.startswith(("written", "not written"))
-    assert said.startswith("written") or "strength = 0.25" in said
+    assert after == (dial.applied(before, CHOICE) if said.startswith("this choice") else before)
+    assert said.startswith(("this choice is now in", "not written"))
+    assert said.startswith("this choice") or "strength = 0.25" in said
     assert after.methods.get("contrast+tc") == before.methods.get("contrast+tc")
     assert all(line in path.read_text().splitlines() for line in (text + section).splitlines())
 
@@ -145,7 +145,7 @@ def test_what_somebody_set_meanwhile_stays(tmp_path: Path) -> None:
     assert "they stay" in dial.record(path, CHOICE)
     assert "strength = 0.25  # mine" in path.read_text()
     path.write_text(text)
-    assert dial.record(path, CHOICE).startswith("written")
+    assert dial.record(path, CHOICE).startswith("this choice is now in")
     once = path.read_text()
     assert "they stay" in dial.record(path, CHOICE)  # another seed, at the same time
     assert path.read_text() == once
@@ -229,7 +229,7 @@ def test_where_no_early_state_knows_the_easy_answers_there_is_nothing_to_divide_
 def test_without_a_validation_split_signs_decide(session: Session) -> None:
     choice = choose(load_recipe("cues", [*FEW, "data.val_fraction=0"]), session, seed=1, suite="s")
     assert choice.trials == ()
-    assert "no trial without val/" in choice.why
+    assert "to try levels, add a val/ folder" in choice.why
     assert not (session.runs / "s-trials").exists()
 
 

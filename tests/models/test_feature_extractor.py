@@ -252,9 +252,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "raises": (lambda: network(raises), r"KeyError: 'image' \(.*test_feature_extractor\.py line \d+\)"),
     "TorchScript": (scripted, r"TorchScript module cannot be read; give the nn\.Module"),
     "a matrix as head": (
-        matrix_head, r"output it is: embedding = PATH \(candidates: relu, two, one\), or return \{'logits': …, 'emb",
+        matrix_head, r"return \{'logits': .*, or name .*--set student.embedding=PATH \(candidates: relu, two, one;",
     ),
-    "a matrix beside an auxiliary head": (aux_beside_matrix, r"\(candidates: relu, two, one\)"),
+    "a matrix beside an auxiliary head": (aux_beside_matrix, r"\(candidates: relu, two, one;"),
     "a head used twice": (
         lambda: network(lambda s, x: (s.fc(s.vector(x)) + s.fc(s.vector(x.flip(3)))) / 2), "cannot tell where the emb",
     ),

@@ -147,7 +147,9 @@ def test_the_best_is_marked_over_the_same_seeds_and_enough_images(tmp_path: Path
     write_markdown(table, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
     assert "cue-conflict: given, 99 images." in text
-    assert "over the seeds in common, of 100 images or more" in text
+    assert "over the seeds in common; ▲ better, ▼ worse than kd" in text
+    assert "Below 100 images nothing is marked." in text
+    assert {str(mark) for mark in table.marks("cue-conflict accuracy").values()} == {""}
 
 
 def test_the_score_of_the_training_is_of_enough_images_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from antishortcut.config.recipe import OptimSettings
+from antishortcut.config.recipe import ModelSettings, OptimSettings
 from antishortcut.errors import UserError
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect
@@ -23,7 +23,7 @@ from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable
 from antishortcut.report.text import fit
 from antishortcut.run_dir import RunDir, write_json
-from tests.browser.fake_runs import HOSTILE, TEACHER, score, student, teacher_run
+from tests.browser.fake_runs import HOSTILE, TEACHER, directions, score, student, teacher_run
 
 LAST = {"ce": (0.50, 0.52), "kd": (0.60, 0.64), "asd": (0.65, 0.67)}
 
@@ -233,6 +233,39 @@ def test_a_terminal_shows_methods_beside_each_other(suite: tuple[Path, dict[str,
     assert ["last ↑", "0.510 ± 0.014 ▼", "0.620 ± 0.028", "0.660 ± 0.014 ★▲"] in first.rows
     assert "mechanism aligned projection: a random direction has 0.250." in first.below
     assert [each.title for each in more] == ["difference to kd, seed by seed"]
+
+
+def test_directions_have_names_and_no_empty_columns(tmp_path: Path) -> None:
+    student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.5, teacher=TEACHER, roles={"final": "final"}, early="15%")
+    teacher_run(tmp_path / "teachers" / TEACHER, 0.9)
+    path = directions(tmp_path / "teachers" / TEACHER, ["a"] * 8)
+    for factors in (True, False):  # texture and shape of our own images are known, of others not
+        if not factors:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"explained": {}}))
+        make_report(tmp_path / "P2")
+        page = (tmp_path / "P2" / "report.html").read_text()
+        assert "is edges (r −0.79); R² 0.70" in page
+        assert ("explained by texture" in page) is factors
+
+
+def test_of_one_seed_a_difference_has_no_interval(tmp_path: Path) -> None:
+    for name, value in (("kd", 0.5), ("asd", 0.6)):
+        score(student(tmp_path / f"{name}-s1", name, 1, value), "hard", {"hard_accuracy": value})
+    first, difference = build(tmp_path).tables(None, 80)
+    assert (list(difference.head), list(difference.below)) == (["method", "score", "difference"], [])
+    assert ["asd", "last", "+0.100"] in difference.rows
+    assert any(line.startswith("hard: hard_accuracy is on those that T_early gets wrong") for line in first.below)
+
+
+def test_sizes_fit_a_terminal(tmp_path: Path) -> None:
+    folder = student(tmp_path / "kd-s1", "kd", 1, 0.5, model=ModelSettings(name="timm:mobilenetv3_small_050"))
+    score(folder, "cost", {"parameters": 574_374, "bytes": 2.35e6, "ms": 7.5, "times_faster": 1.2}, machine="a laptop")
+    for width in (80, 160):
+        *_, sizes = build(tmp_path).tables(None, width)
+        columns = zip(sizes.head, *sizes.rows, strict=True)
+        assert sum(max(map(len, column)) + 3 for column in columns) < width
+    assert sizes.head[0] == "network"
+    assert sizes.rows[0][2] == "574,374"
 
 
 @pytest.mark.parametrize(("methods", "sets", "count"), [(4, 9, 2), (20, 2, 1), (1, 1, 1)])

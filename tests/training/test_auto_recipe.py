@@ -13,6 +13,7 @@ import torch
 
 from antishortcut.config.recipe import recipe_from
 from antishortcut.errors import UserError
+from antishortcut.experiments.cost import Cost
 from antishortcut.models import build
 from antishortcut.training.auto_recipe import EPOCHS, PairRequest, RecipeLine, plan_recipe, to_toml, with_overrides
 from tests.conftest import Ended, Refusal
@@ -152,9 +153,16 @@ def test_no_pretrained_is_shown_in_the_plan(ended: Ended, tmp_path: Path, monkey
     out, err, code = ended(*words, "--dry-run", "--no-pretrained")
     assert code == 0
     assert tomllib.loads(out)["teacher"]["pretrained"] is False
-    assert "from scratch, keeping" in err
+    assert "from scratch, saving" in err
     assert re.search(r"less than a minute here|about \d.* here", err)  # how long it takes
     assert "no published weights" in ended(*words, "--dry-run")[1]
+
+
+def test_a_dry_run_says_why_it_has_no_estimate(ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = Cost("here", (), (("kd s1", "out of memory"),))
+    monkeypatch.setattr("antishortcut.experiments.cost.measured_cost", lambda *_: cost)
+    words = ("distill", "--data", make_folder(tmp_path), *PAIR, "--dry-run")
+    assert "no estimate of its time: out of memory\n" in ended(*words)[1]
 
 
 def test_a_dry_run_downloads_nothing(ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +198,8 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     result = "2 classes, 22 images to train on, 2 held out"
     assert f"folder:photos: {result}; split by its folders train, which are no classes; augmentation crop-flip" in err
     assert result in out
-    assert "1. train cnn-8 on these classes for 2 epochs, from scratch, keeping its trajectory" in err
+    assert "1. train cnn-8 on these classes for 2 epochs, from scratch, saving checkpoints" in err
+    assert "2. take its checkpoint at 15% as T_early, the negative example" in err
     assert tomllib.loads(out)["student"] == {"name": "cnn-4-8"}
     assert not (here / "runs").exists()
     out, err, code = ended(*words)
@@ -204,6 +213,8 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert re.search(r"On ordinary images contrast\+hint is right in \d+ %, .*; its teacher in \d+ %", prose)
     assert "One seed: a sign, not a proof." in prose
     assert f"asd export {run.relative_to(here)} --to onnx" in err
+    assert f"asd evaluate {run.relative_to(here)} --on NAME=FOLDER" in err
+    assert "less than a minute here" in err
     recipe = (suite / "recipe.toml").read_text()
     out, err, code = ended(*words, "--method", "kd", "--json")
     assert code == 0
@@ -211,6 +222,8 @@ def test_one_command_from_a_folder_of_images(ended: Ended, here: Path) -> None:
     assert len(list((here / "runs" / "teachers").iterdir())) == 1
     out, err, code = ended("distill", suite / "recipe.toml", "--method", "ce", "--json")
     assert json.loads(out)["run"] == str((suite / "ce-s1").relative_to(here))
+    assert "asd report runs/photos-cnn-8-cnn-4-8" in ended("distill", suite / "recipe.toml", "--method", "dkd")[1]
+    assert {path.stem for path in (suite / "dkd-s1" / "scores").glob("*.json")} >= scored  # as without a recipe
     assert (suite / "recipe.toml").read_text() == recipe
     other = ("distill", "--data", f"{here}/photos/", *PAIR)  # the same folder, spelt otherwise
     assert ended(*other, "--dry-run")[0] == recipe

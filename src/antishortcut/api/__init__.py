@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ def plan(
     request = planning.pair_request(**pair)
     suite = planning.folder_name(suite or request.name)
     path, text, chosen = planning.plan(request, session, suite, _lasting(words_of(set)), method, write=False)
-    planning.estimate(recipe_from(text, path, _overrides(words_of(set), chosen)), session, suite, chosen, 1, short=True)
+    planning.estimate(recipe_from(text, path, _overrides(words_of(set), chosen)), session, suite, chosen, 1)
     return text
 
 
@@ -302,5 +303,5 @@ def _lasting(words: Sequence[str]) -> list[str]:
 def _known(execution: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in execution:
         if name not in EXECUTION:
-            raise UserError(f"distill takes no {name!r}{suggest(name, EXECUTION)}")
+            raise UserError(f"distill takes no {name!r}{suggest(name, [*signature(distill).parameters, *EXECUTION])}")
     return execution

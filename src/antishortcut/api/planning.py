@@ -177,7 +177,7 @@ def plan(
         with atomic_write(path) as file:
             file.write(text.encode())
     if write:
-        session.say(f"the plan with its reasons, {'as it was' if exists else 'yours to edit'}: {path}")
+        session.say(f"{'the plan is unchanged' if exists else 'wrote the plan, which you can edit'}: {path}")
     return path, text, method
 
 
@@ -208,9 +208,10 @@ def _steps(recipe: Recipe, roles: Sequence[str]) -> Iterator[str]:
     else:
         length = plural(teacher.epochs or recipe.epochs or recipe.iterations, "epoch" if recipe.epochs else "iteration")
         verb = "fine-tune" if teacher.pretrained else "train"
-        yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, keeping its trajectory"
+        yield f"{verb} {teacher.name} on these classes for {length}, {_start(teacher)}, saving checkpoints"
         if not weak:
-            yield f"take its state at {teacher.early} as T_early, the one to push away from"
+            use = "the negative example" if "early" in roles else "which scores compare with"
+            yield f"take its checkpoint at {teacher.early} as T_early, {use}"
     if weak and "early" in roles:
         run = weak_run(recipe, "")
         yield f"train {run.model.name} for {run.length} as a weak reference, in place of an early checkpoint"
@@ -218,6 +219,8 @@ def _steps(recipe: Recipe, roles: Sequence[str]) -> Iterator[str]:
 
 
 def _start(model: Any) -> str:
+    if model.name.startswith("live:"):
+        return "from the weights it has"
     if model.pretrained or model.weights:
         return "from published weights" if model.pretrained else f"from {model.weights}"
     hub = model.name.startswith(("timm:", "torchvision:")) and "pretrained" not in model.model_fields_set
@@ -244,8 +247,8 @@ def student_length(recipe: Recipe, epochs: int) -> list[str]:
     return [f"epochs={epochs}", *(f"teacher.{key}={length}" for key, length in lengths.items())]
 
 
-def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int, short: bool = False) -> None:
-    """Say how long it takes on this machine, from a few real steps, if that can be measured; short: also seconds."""
+def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: int) -> None:
+    """Say how long what is left takes on this machine, from a few real steps, or why that cannot be measured."""
     import torch
 
     from antishortcut.experiments.benchmark import Stopwatch
@@ -259,15 +262,15 @@ def estimate(recipe: Recipe, session: Session, suite: str, method: str, seed: in
         cost = measured_cost([job], session.runs, Stopwatch(execution))
     finally:
         torch.set_num_threads(threads)
-    if short and cost.left_out:
+    if cost.left_out:
         session.say(f"no estimate of its time: {cost.left_out[0][1]}")
-    elif short and 60 * cost.hours <= 1:
-        session.say("less than a minute here, reading of image files aside")
-    elif not cost.left_out and 60 * cost.hours > 1:
+    elif 60 * cost.hours > 1:
         span = f"{cost.hours:,.1f} hours" if cost.hours >= 1.5 else plural(round(60 * cost.hours), "minute")
         again = "; trained three to five times to choose its strength, once with --set method.strength=0.25"
         again = again if method in DIALS and recipe.data.val_fraction else ""
-        session.say(f"about {span} here, reading of image files aside{again}; --epochs N makes it shorter")
+        session.say(f"about {span} here, without reading image files{again}; --epochs N makes it shorter")
+    elif cost.rows:
+        session.say("less than a minute here, without reading image files")
 
 
 def shown_scores(run: Run, session: Session) -> tuple[str, ...]:
@@ -308,6 +311,9 @@ def say_next(run: Run, session: Session) -> None:
     session.say(f"next: asd report {shlex.quote(str(folder.parent))}   what it relies on, as a page")
     if RunDir(folder).primary_metric()[0] == "accuracy":
         session.say(f"      asd predict {shlex.quote(str(folder))} IMAGE...   what it sees on images of yours")
+        session.say(
+            f"      asd evaluate {shlex.quote(str(folder))} --on NAME=FOLDER   on images you fear, sorted by class"
+        )
     session.say(f"      asd export {shlex.quote(str(folder))} --to onnx   the student for deployment")
     session.say(f"      {_again(recipe, session.runs, session.root)} --method {other}   another student to compare")
 

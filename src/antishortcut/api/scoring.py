@@ -32,7 +32,9 @@ def flat_scores(scores: dict[str, Any], requested: Container[str]) -> dict[tuple
     """(set with its source and number of images, score) → value, of the evaluations that were requested."""
     flat: dict[tuple[str, str], Any] = {}
     for name, score in _requested(scores, requested):
-        shown = {key: value for key, value in score["values"].items() if not key.startswith("chance")}
+        known = score["values"]
+        twice = {"accuracy_overlap"} if known.get("chance") == known.get("chance_overlap", 0) else set[str]()
+        shown = {key: value for key, value in known.items() if not key.startswith("chance") and key not in twice}
         for values in numbers({name: {"values": shown}}).values():
             flat |= {(_titled(name, score), key): value for key, value in values.items()}
     return flat
@@ -85,7 +87,7 @@ def score_run(
 
     A student's teacher, final and early, is scored on the same sets where that is one pass over their images.
     """
-    from antishortcut.evaluation import FOLDER
+    from antishortcut.evaluation import FOLDER, folder_score
     from antishortcut.evaluation import evaluate as evaluate_run
     from antishortcut.evaluation.context import evaluate_teacher
 
@@ -96,7 +98,7 @@ def score_run(
     scores = evaluate_run(folder, context, requested, device=device)
     for line in evaluate_teacher(folder, context, requested, device):
         session.say_once(line)
-    for line in _limits(run, parent, scores, set(requested), session):
+    for line in _limits(run, parent, scores, {*names, *map(folder_score, own or ())}, session):
         session.say_once(line)
     return scores
 

@@ -114,7 +114,7 @@ def open_runs(
     folders = [find_run(path, runs or Path("runs")) for path in paths]
     finished = [folder for folder in folders if folder.finished] or folders[:1]
     for folder in folders:
-        if folder not in finished:  # a shell's * brings figures and unfinished runs along
+        if folder not in finished and (folder.path / "run.json").exists():  # of what a shell's * brings along
             warnings.warn(f"{folder.path}: no finished run, left out", stacklevel=2)
     parent = runs or finished[0].path.resolve().parent.parent
     context = eval_context(open_session(parent, data_root, False), finished[0].read()[0].data, parent, dict(own))

@@ -13,7 +13,16 @@ from typer import Argument, Option
 
 from antishortcut import api
 from antishortcut.cli import options
-from antishortcut.cli.options import DeviceOption, JsonOption, RootOption, ThreadsOption, print_json, table, tell
+from antishortcut.cli.options import (
+    DeviceOption,
+    JsonOption,
+    RootOption,
+    ThreadsOption,
+    print_json,
+    table,
+    tell,
+    tell_prose,
+)
 from antishortcut.errors import UserError
 from antishortcut.progress import console
 from antishortcut.run_dir import RunDir
@@ -27,9 +36,15 @@ CANDIDATE = {
     "state": "state", "early": "early", "final": "final", "lost": "lost", "explained": "movement explained",
     "degrees": "degrees between halves",
 }  # fmt: skip
+INDENT = "    "
+CANDIDATES = (
+    "early, final: share of the energy of T_early and T_final in them; lost: 1 − final / early, negative where it "
+    "grew; movement explained: share of the movement to T_final; degrees between halves: how far they depend on the "
+    "images."
+)
 TARGET = {
-    "state": "T_early", "strength": "λ", "agreement": "agree", "moved": "moved", "entropy": "entropy",
-    "early_accuracy": "early", "final_accuracy": "final", "target_accuracy": "target", "hard_accuracy": "hard",
+    "state": "T_early", "early_accuracy": "accuracy", "agreement": "agree", "strength": "λ", "moved": "moved",
+    "entropy": "entropy", "target_accuracy": "targets", "hard_accuracy": "hard",
 }  # fmt: skip
 
 
@@ -73,22 +88,27 @@ def audit(
         print_json({"out": str(out), "page": str(out / api.PAGE)} | result)
     else:
         _show_audit(result)
-        tell("\n".join(["", *result["sentences"], str(out / api.PAGE)]))
+        tell_prose(["", *result["sentences"]])
+        tell(out / api.PAGE)
 
 
 def _show_audit(result: dict[str, Any]) -> None:
     for note in result["notes"]:
-        tell(f"Note: {note}", file=sys.stderr)
+        tell_prose([f"Note: {note}"], sys.stderr)
     images = f"{result['count']:,} images of {result['set']}"
     table(f"{result['model']} on {result['data']}: {images}, share of energy in", ENERGY, result["energy"])
     candidates = [row["displaced"] | {"state": row["state"]} for row in result["candidates"]]
-    title = "candidates for T_early: displaced directions of one half of the images, energy on the other half"
-    table(title, CANDIDATE, [row | {"degrees": row["agreement"]["mean"]} for row in candidates])
+    if len(candidates) > 1:
+        title = "candidates for T_early: displaced directions of one half of the images, energy on the other half"
+        table(title, CANDIDATE, [row | {"degrees": row["agreement"]["mean"]} for row in candidates])
+        tell_prose([CANDIDATES])
     width = max(40, min(120, shutil.get_terminal_size().columns))
     for line in result["findings"]:
         beside = f" ({line['beside']})" if line["beside"] else ""
         tell(f"{line['name']}: {line['value']}{beside}")
-        tell(textwrap.fill(line["means"], width, initial_indent="    ", subsequent_indent="    "))
+        tell(
+            textwrap.fill(line["means"], width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        )
 
 
 # --- asd try ---
@@ -139,9 +159,9 @@ def try_(
 # --- asd targets ---
 
 LEGEND = (
-    "agree: share of images where T_early and T_final predict the same class; moved: share whose target has another "
-    "top class than T_final's; entropy of the targets at τ = 4, in nats; then accuracies: of T_early, T_final and the "
-    "targets, and of the targets on the images that T_early gets wrong."
+    "accuracy: of T_early; agree: share of images where T_early and T_final predict the same class; moved: share whose "
+    "target has another top class than T_final's; entropy: of the targets at τ = 4, in nats; targets, hard: accuracy "
+    "of the targets, on all images and on those that T_early gets wrong."
 )
 
 
@@ -172,7 +192,16 @@ def targets(
     if as_json:
         print_json(result)
         return
-    table(f"contrast targets on {result['count']:,} {result['set']} images", TARGET, result["rows"])
-    print(LEGEND)
-    largest = ", ".join(f"{name} {'none' if x is None else f'{x:g}'}" for name, x in result["largest"].items())
-    tell(f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {largest}")
+    rows, once = result["rows"], ("state", "early_accuracy", "agreement")  # what is the same for every λ
+    same = [at > 0 and row["state"] == rows[at - 1]["state"] for at, row in enumerate(rows)]
+    rows = [row | dict.fromkeys(once, "") if again else row for row, again in zip(rows, same, strict=True)]
+    final = f"T_final is right in {result['rows'][0]['final_accuracy']:.1%}"
+    table(f"contrast targets on {result['count']:,} {result['set']} images; {final}", TARGET, rows)
+    by_strength: dict[float | None, list[str]] = {}
+    for name, strength in result["largest"].items():
+        by_strength.setdefault(strength, []).append(name)
+    largest = "; ".join(f"{'none' if x is None else f'{x:g}'} for {', '.join(own)}" for x, own in by_strength.items())
+    tell_prose(
+        [LEGEND, f"Largest λ whose targets lose at most {LOST:.0%} of T_final's accuracy, by T_early: {largest}."]
+    )
+    tell("next: asd distill RECIPE --method contrast --set teacher.early=T_EARLY --set method.strength=λ", sys.stderr)

@@ -58,8 +58,9 @@ def evaluate(
     beside: dict[str, dict[str, Any]] = {}  # the scores of teachers by hash
     classes = 0
     for path in folders:
-        if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings figures and unfinished runs along
-            tell(f"{path}: no finished run, left out", file=sys.stderr)
+        if len(folders) > 1 and not RunDir(path).finished:  # a shell's * brings unfinished runs along, and our tables
+            if not path.exists() or (path / "run.json").exists():
+                tell(f"{path}: no finished run, left out", file=sys.stderr)
             continue
         scores = score_run(path, runs, session, names, images, device, own)
         if reference is not None:
@@ -70,18 +71,26 @@ def evaluate(
         classes = len(session.sets(run.data).classes)
         if known := teacher_scores(run, runs or path.resolve().parent.parent):
             beside[run.teacher or ""] = known
+    if not results:
+        raise UserError(f"no finished run in {', '.join(map(str, folders))}; asd distill trains one")
     if as_json:
         print_json({"runs": results, "teachers": beside})
         return
+    _show_scores(results, beside, {*names, *(folder_score(name) for name in own)}, classes)
+
+
+def _show_scores(
+    results: list[dict[str, Any]], beside: dict[str, dict[str, Any]], requested: set[str], classes: int
+) -> None:
+    """A table for every set that was requested: runs, their teachers by hash, and guessing one of so many classes."""
     from antishortcut.report.table import words
     from antishortcut.report.text import folded
 
-    requested = {*names, *(folder_score(name) for name in own)}
     scored = [(one_line(Path(result["run"]).name), flat_scores(result["scores"], requested)) for result in results]
     teachers = [
         (f"teacher {key}" if len(beside) > 1 else "teacher", flat_scores(beside[key], requested)) for key in beside
     ]
-    guessed = [("chance", flat_guesses(results[0]["scores"], requested, classes))] if results else []
+    guessed = [("chance", flat_guesses(results[0]["scores"], requested, classes))]
     for group in dict.fromkeys(group for _, each in scored for group, _ in each):
         keys = list(dict.fromkeys(key for _, each in scored for key in each if key[0] == group))
         below = [(name, each) for name, each in (*teachers, *guessed) if any(key in each for key in keys)]
@@ -172,7 +181,9 @@ def export(
     if teacher:
         rows.append((f"its teacher {teacher.run.model.name}", teacher.parameters, f"weights {megabytes(teacher.size)}"))
     table(f"{record['format']} of {run.name}", ("network", "parameters", "files"), rows)
-    tell(f"differs from the original by {check['largest']:.1e} of its largest value on {check['images']}")
+    tell_prose(
+        [f"checked on {check['images']}: differs from the original by {check['largest']:.1e} of its largest value"]
+    )
     if int8:
         table("float and int8", *table_rows(record["int8"]))
         tell(f"calibrated on {plural(record['int8']['calibration']['images'], 'training image')}")

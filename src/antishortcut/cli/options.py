@@ -222,10 +222,11 @@ def tell(text: object, file: TextIO | None = None) -> None:
     print(printable(str(text)), file=file)
 
 
-def tell_prose(lines: Iterable[str]) -> None:
+def tell_prose(lines: Iterable[str], file: TextIO | None = None) -> None:
     """Print sentences, folded at the width of the terminal; 80 elsewhere."""
     from rich.console import Console
 
     width = Console().width
     for line in lines:
-        tell(fill(line, width, break_long_words=False, break_on_hyphens=False))
+        whole = line.replace(" %", "\u00a0%")  # a number and its sign stay in one line
+        tell(fill(whole, width, break_long_words=False, break_on_hyphens=False).replace("\u00a0%", " %"), file)

@@ -133,7 +133,7 @@ def teach(
     *,
     execution: options.Flags,
 ) -> None:
-    """Train a recipe's teacher and keep its trajectory."""
+    """Train a recipe's teacher and save checkpoints on the way."""
     from antishortcut.training.pipeline import teach as teach_recipe
 
     settings = load_recipe(recipe, [text for text in set_ or () if not text.startswith("method.")])  # as for distill
@@ -221,9 +221,9 @@ def distill(
     _show_result(folder, f"{run.name} on {run.data.name}", head, as_json)
     if not as_json and first_process():
         tell_prose(summarise(folder.path.parent))
-    if recipe is None and not as_json:
+    if not as_json and (recipe is None or is_planned(Path(recipe), runs)):
         say_next(run, result.session)
-    elif not as_json and recipe is not None and not is_planned(Path(recipe), runs):
+    elif not as_json:
         on = ",".join(shown_scores(run, result.session))
         result.session.say(f"next: asd evaluate {shlex.quote(str(folder.path))} --on {on}   what the report shows")
 
@@ -265,5 +265,5 @@ def _show_trajectory(folder: RunDir, as_json: bool) -> None:
         return
     names = ["step", "epoch", *(name for name in ("accuracy", "miou") if name in last), "images"]
     rows = [(", ".join(entry["labels"]), *(entry[name] for name in names)) for entry in entries]
-    table("trajectory", ("state", *names[:-1], "on images"), rows)
+    table("checkpoints", ("checkpoint", *names[:-1], "on images"), rows)
     tell(folder.path)

@@ -16,7 +16,7 @@ from antishortcut.models import Network, reuse_classifier
 from antishortcut.models.downloads import from_hub
 from antishortcut.models.reused_classifier import ClassifierSettings
 from antishortcut.models.weights import load_checked, read_weights
-from antishortcut.run_dir import RunDir, damaged, read_json
+from antishortcut.run_dir import RunDir, damaged, instead, read_json
 from antishortcut.teachers.trajectory import build_model
 
 WEIGHTS = "model.safetensors"
@@ -46,7 +46,8 @@ def load(source: str | Path, state: str = "final") -> LoadedModel:
     elif (place / RECORD).exists() and state == "final":
         network, names, classes, *sides = _from_export(place)
     else:
-        raise UserError(f"{source} is neither a run folder (run.json) nor an export ({RECORD}) with a state {state}")
+        missing = f"{source} is neither a run folder (run.json) nor an export ({RECORD}) with a state {state}"
+        raise UserError(missing + instead(place))
     return LoadedModel(network, names or list(map(str, range(classes))), *sides).requires_grad_(True).eval()
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antishortcut.errors import UserError, suggest
@@ -214,7 +215,8 @@ def evaluate(
 
     for name in on:
         if name not in EVALUATIONS:
-            raise UserError(f"unknown evaluation {name!r}{suggest(name, EVALUATIONS)}")
+            hint = f"; a folder has a name: NAME={name}" if Path(name).is_dir() else suggest(name, EVALUATIONS)
+            raise UserError(f"unknown evaluation {name!r}{hint}")
         if context.unlabelled and EVALUATIONS[name].labels:
             others = ", ".join(other for other, each in EVALUATIONS.items() if not each.labels)
             raise UserError(f"{name} needs labels, and {context.sets.name} has none; without: {others}")

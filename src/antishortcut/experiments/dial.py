@@ -78,8 +78,8 @@ def applied(recipe: Recipe, choice: DialChoice) -> Recipe:
 
 def record(path: Path, choice: DialChoice) -> str:
     """Write what was chosen, and why, into a planned recipe, unless somebody set it meanwhile. Returns a line on it."""
-    path = path.resolve()
-    with FileLock(path.with_name(".recipe.lock")):
+    place = path.resolve()  # a link may lead to another disk
+    with FileLock(place.with_name(".recipe.lock")):
         text = text_of(path)
         recipe = recipe_from(text, path)
         if not is_open(recipe, METHOD):
@@ -91,9 +91,9 @@ def record(path: Path, choice: DialChoice) -> str:
         except ValueError:  # an unusual spelling of its section
             lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in choice.options.items())
             return f"not written into {path}; for further seeds, put it into its section of {METHOD}: {lines}"
-        with atomic_write(path) as file:
+        with atomic_write(place) as file:
             file.write(new.encode())
-    return f"written into {path}"
+    return f"this choice is now in {path}"
 
 
 def written(text: str, choice: DialChoice) -> str:
@@ -136,7 +136,8 @@ def choose(recipe: Recipe, session: Session, *, seed: int, suite: str, budget: f
     reference = reference or "early"
     chosen: dict[str, Value] = {"reference": reference}
     if sets.val is None:
-        why = f"level mild for a budget of {budget:g}, against {reference}: no trial without val/ or data.val_fraction"
+        advice = "to try levels, add a val/ folder or data.val_fraction"
+        why = f"level mild for a budget of {budget:g}, against {reference}: {advice}"
         return DialChoice("mild", LEVELS["mild"] | chosen, why)
     trials: list[LevelTrial] = []
     rights: dict[str, Tensor] = {}  # level → where it is right (N,)
@@ -256,7 +257,7 @@ def measure(
         trajectory.entry(own)
     name, images = ("val", sets.val) if sets.val is not None else ("train", sets.train)
     if name == "train":
-        say("no validation split (data.val_fraction): using training images, which the teacher has memorised")
+        say("no validation split (data.val_fraction): using training images, on which the teacher looks too good")
     images = limited(images, MEASURED, 0)
     logits = {}
     for state, (trajectory, own) in places.items():

@@ -182,8 +182,9 @@ class FeatureExtractor(nn.Module):
         if not heads and not returned and self.embedding is None:
             options = ", ".join(on_the_way(calls, logits)[:6])
             raise UserError(
-                "cannot tell where the embedding is; name the module whose output it is: embedding = PATH "
-                f"(candidates: {options or 'none'}), or return {{'logits': …, 'embedding': …}} in forward"
+                "cannot tell where the embedding is; return {'logits': …, 'embedding': …} in forward, or name the "
+                f"module whose output it is: --set student.embedding=PATH (candidates: {options or 'none'}; for the "
+                "teacher it is teacher.embedding)"
             )
         embedding = None if self.embedding is None else named_output(calls, self.embedding, x, "embedding")
         if self.stages is not None:

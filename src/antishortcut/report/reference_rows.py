@@ -36,7 +36,7 @@ def reference_rows(table: ResultTable) -> list[ReferenceRow]:
         before = f"{suite}/" if len(suites) > 1 else ""
         taught = {s.run.teacher: s for s in students if s.run.roles and s.run.teacher in runs.teacher_runs}
         teacher, chance = dict[str, float](), dict[str, float]()
-        for column in table.measured:
+        for column in dict.fromkeys((*table.measured, *table.columns)):
             values = [teacher_value(runs, student, column) for student in taught.values()]
             known = [value for value in values if value is not None]
             if known and len(known) == len(values):

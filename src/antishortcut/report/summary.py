@@ -249,6 +249,8 @@ def _probed(one: Overview) -> str:
     known = {leans: own for name, leans in LEANS.items() if (own := values.get(f"probes {name}")) is not None}
     if not known:
         return f"{UNSCORED}: {HOW}." if one.metric == "accuracy" else f"{UNSCORED}."
+    if right < FEWEST:
+        return f"The probes have only {right:.0f} correct answers to go by: too few to say what it relies on."
     pairs = [(LEANS[name], values.get(f"probes {name}"), values.get(f"probes {name}_final")) for name in LEANS]
     ways: dict[str, list[tuple[str, str]]] = {"more": [], "less": [], "about as much": []}
     for leans, own, final in pairs:

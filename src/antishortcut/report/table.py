@@ -57,7 +57,7 @@ RANDOM = {  # measure of the mechanism → what a random direction would have
     "robust_projection": "robust_random",
     "head_share": "head_random",
 }
-CHANCE = {*RANDOM.values(), "random"}
+CHANCE = {*RANDOM.values(), "random", "chance", "chance_overlap"}  # what guessing has: of no method
 BEST, SURE = "★", "*"
 MARKS = {1: "▲", -1: "▼", 0: ""}  # better than the baseline, worse, neither
 POWER = 0.8
@@ -310,8 +310,16 @@ class ResultTable:
 
     @cached_property
     def measured(self) -> list[str]:
-        """The same without the values of random directions."""
-        return [name for name in self.every if split_column(name)[1] not in CHANCE]
+        """The same without what guessing has, and without a score that says another again."""
+        return [name for name in self.every if split_column(name)[1] not in CHANCE and not self._repeats(name)]
+
+    def _repeats(self, column: str) -> bool:
+        """Accuracy among the classes of a folder, where the folder has all of them."""
+        group, name = split_column(column)
+        each = [student.values for student in self.runs.students if column in student.values]
+        return name == "accuracy_overlap" and all(
+            own.get(f"{group} chance") == own.get(f"{group} chance_overlap", 0) for own in each
+        )
 
     @cached_property
     def columns(self) -> list[str]:
@@ -417,7 +425,9 @@ class ResultTable:
         return min(counts) >= FEWEST
 
     def marks(self, column: str) -> dict[str, Mark]:
-        """Of every method: whether it is the best, and how it compares with the baseline."""
+        """Of every method: whether it is the best, and how it compares with the baseline; of few images none."""
+        if not self.enough(column):
+            return dict.fromkeys(self.cells, Mark())
         top = self.best(column)
         return {method: Mark.of(column, self.difference(method, column), method in top) for method in self.cells}
 
@@ -454,10 +464,11 @@ class ResultTable:
     def legend(self, best: str = BEST, sure: str = SURE) -> str:
         """What the marks mean; `best` and `sure` as they are written there."""
         text = f"{best}: best of the column" + " in its suite" * (len(set(self.runs.suites.values())) > 1)
-        text += f" over the seeds in common, of {FEWEST} images or more"
+        text += " over the seeds in common"
+        few = f"Below {FEWEST} images nothing is marked."
         if not self.differences:
-            return f"{text}."
+            return f"{text}. {few}"
         return (
             f"{text}; {MARKS[1]} better, {MARKS[-1]} worse than {BASELINE} over the seeds in common; {sure}: the 95 % "
-            "interval of that difference leaves zero out (Student’s t, not corrected for looking at many)."
+            f"interval of that difference leaves zero out (Student’s t, not corrected for looking at many). {few}"
         )

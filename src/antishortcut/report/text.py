@@ -38,7 +38,15 @@ TEX = {
     "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "…": r"\dots{}", "`": r"\`{}",
 }  # fmt: skip
 LATIN = re.compile(r"[^\x20-\x7e\xa1-\xff]")  # what a plain LaTeX cannot set
+SIZES = "size and latency"
 BORDER = 3  # characters beside the text of a column at a terminal
+MEANS = {  # evaluation → its columns in words
+    "hard": "hard_accuracy is on those that T_early gets wrong, balanced_accuracy the mean of it and of the others",
+    "probes": "needs_colour is the share of correct answers lost in grey; texture_share and surround_share are above "
+    "0.5 if it relies on texture and background",
+    "mechanism": "cos_final and cos_early are its embeddings' cosine to T_final's and T_early's, projection their "
+    "length along the directions that moved most",
+}
 LINES = 24  # of differences at a terminal; of more, only those of the headline
 
 
@@ -76,9 +84,13 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
     comparisons = paper_comparison.compare_with_paper(table)
     if table.differences:
         title, rows = f"difference to {BASELINE}, seed by seed", [one.texts() for one in table.differences]
+        head: Sequence[str] = Difference.HEAD
+        below = [Difference.NOTE]
+        if all(one.value.count == 1 for one in table.differences):  # of one seed there is no interval
+            head, rows, below = head[:3], [row[:3] for row in rows], []
         if brief and len(rows) > LINES:
             title, rows = f"{title} (all in table.md)", [row for row in rows if row[1] == HEADLINE]
-        yield TextTable(title, Difference.HEAD, rows, [Difference.NOTE])
+        yield TextTable(title, head, rows, below)
     for each in comparisons:
         last = each is comparisons[-1] and any(one.rows for one in comparisons)
         below = each.footnotes() + [paper_comparison.EXPLANATION] * last
@@ -87,7 +99,7 @@ def _more(table: ResultTable, brief: bool = False) -> Iterator[TextTable]:
         yield TextTable("beside published numbers", *published)
     sizes = size_table(table.runs)
     if sizes and (sizes.machines or not brief):
-        yield TextTable("size and latency", sizes.head(), sizes.texts(), [sizes.explanation()])
+        yield TextTable(SIZES, sizes.head(), sizes.texts(), [sizes.explanation()])
 
 
 def _notes(table: ResultTable) -> list[str]:
@@ -97,7 +109,8 @@ def _notes(table: ResultTable) -> list[str]:
     last = " / ".join(dict.fromkeys(f"last, {student.eval_split} set" for student in table.runs.students))
     titles = {"training": last}
     sources = [f"{titles.get(name, name)}: {table.sources[name]} images." for name in sets if table.sources.get(name)]
-    return [*random, *sources, *differences(table.runs), *teacher_notes(table.runs)]
+    means = [f"{name}: {MEANS[name]}." for name in dict.fromkeys(each.split(" ")[0] for each in sets) if name in MEANS]
+    return [*random, *sources, *means, *differences(table.runs), *teacher_notes(table.runs)]
 
 
 @dataclass(frozen=True)
@@ -117,11 +130,17 @@ class Report:
         table = self.table.select(columns)
         metric = [] if table.primary_metric == "accuracy" else [f"last, best: {table.primary_metric}."]
         notes = [*table.suite_labels, *metric, table.legend(), *_notes(table)] if table.cells else []
-        *first, last = fit(*_results(table), width or Console().width)
+        width = width or Console().width
+        *first, last = fit(*_results(table), width)
         title = str(table.runs.folder)
         yield from (TextTable(title, head, rows, []) for head, rows in first)
         yield TextTable(title, *last, notes)
-        yield from _more(table, brief=True)
+        for more in _more(table, brief=True):
+            head, rows = list(more.head), [list(row) for row in more.rows]
+            too_wide = more.title == SIZES and len(folded(head, rows, width)) > 1
+            parts = fit(head, rows, width) if too_wide else []
+            yield from [TextTable(SIZES, *part, []) for part in parts[:-1]]
+            yield more._replace(head=parts[-1][0], rows=parts[-1][1]) if parts else more
 
     def summary(self, columns: str | None) -> dict[str, Any]:
         """For --json: `sentences`, `notes`, `rows` (one per method), `differences`, `printed` (in the paper), `runs` …
