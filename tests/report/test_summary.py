@@ -128,16 +128,16 @@ def test_no_feared_set(tmp_path: Path) -> None:
     first, probed, _ = summarise(tmp_path / "P2")
     assert first == "On ordinary images asd is right in 90 %, on those that T_early gets wrong in 40 %."
     assert probed == (
-        "Beside its teacher it needs colour more (0.50 to 0.44), looks at the surround less (0.20 to 0.30), leans on "
-        "texture about as much (0.49 to 0.46)."
+        "Beside its teacher it needs colour more (0.50 against 0.44), looks at the surround less (0.20 against 0.30), "
+        "leans on texture about as much (0.49 against 0.46)."
     )
     scored(tmp_path, "Ce", 1, 0.9)  # which comes first and has no probes
     known = {"own": {"whole": {"accuracy": 0.9}}, "final": {"whole": {"accuracy": 0.05}}}
     for few, networks in ((25, {}), (1000, known)):
         score(folder, "probes", leans | final, count=few, networks=networks)
         assert summarise(tmp_path / "P2")[1] == (  # so few images, or right answers, cannot tell
-            "Beside its teacher it leans on texture, needs colour and looks at the surround about as much (0.49 to "
-            "0.46, 0.50 to 0.44, 0.20 to 0.30)."
+            "Beside its teacher it leans on texture, needs colour and looks at the surround about as much (0.49 "
+            "against 0.46, 0.50 against 0.44, 0.20 against 0.30)."
         )
 
 

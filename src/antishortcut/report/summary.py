@@ -254,7 +254,7 @@ def _probed(one: Overview) -> str:
     for leans, own, final in pairs:
         if own is not None and final is not None:
             way = "more" if own > final + near else "less" if own < final - near else "about as much"
-            ways[way].append((leans, f"{own:.2f} to {final:.2f}"))
+            ways[way].append((leans, f"{own:.2f} against {final:.2f}"))
     parts = [
         f"{_listed([leans for leans, _ in each])} {way} ({', '.join(numbers for _, numbers in each)})"
         for way, each in ways.items()
