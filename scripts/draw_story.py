@@ -43,7 +43,8 @@ p { margin: 2px 0 0; font-size: 14px; }
 </style><main><div class="row"><div class="head"><b>test image</b>the letter is the class</div>
 {% for name, words in shown.items() %}<div class="head"><b>{{ name }}</b>{{ words }}</div>{% endfor %}
 {% for card in cards %}
-<div class="cell"><img src="{{ card.picture.uri }}"><div class="said">{{ card.label }}, with {{ textures[card.name] }}’s texture</div></div>
+<div class="cell"><img src="{{ card.picture.uri }}">
+<div class="said">{{ card.label }}, with {{ textures[card.name] }}’s texture</div></div>
 {% for each in card.answers if each.network in shown %}<div class="cell"><img src="{{ card.picture.uri }}">
 <img src="{{ each.heat }}"><div class="said {{ "right" if each.right else "wrong" }}">
 {{ "✓" if each.right else "✗" }} {{ each.answer }}</div></div>{% endfor %}{% endfor %}
