@@ -12,10 +12,11 @@ from typing import Literal
 from jinja2 import Environment
 from playwright.sync_api import sync_playwright
 
+from antishortcut.data.datasets import open_sets
 from antishortcut.report.collect import collect
 from antishortcut.report.first_screen import ImageCard, image_cards
 from antishortcut.report.reader import Notes
-from antishortcut.report.summary import overviews, sentences
+from antishortcut.report.summary import Overview, overviews, sentences
 from antishortcut.report.table import ResultTable
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -39,10 +40,11 @@ main { width: 860px; padding: 14px 18px 12px; }
 .cell img + img { position: absolute; top: 0; image-rendering: auto; }
 .said { margin: 3px 0 9px; font-weight: 600; } .right { color: var(--right); } .wrong { color: var(--wrong); }
 p { margin: 2px 0 0; font-size: 14px; }
-</style><main><div class="row"><div class="head"><b>test image</b>a letter on a texture</div>
+</style><main><div class="row"><div class="head"><b>test image</b>the letter is the class</div>
 {% for name, words in shown.items() %}<div class="head"><b>{{ name }}</b>{{ words }}</div>{% endfor %}
 {% for card in cards %}
-<div class="cell"><img src="{{ card.picture.uri }}"><div class="said">{{ card.label }}</div></div>
+<div class="cell"><img src="{{ card.picture.uri }}">
+<div class="said">{{ card.label }}, with {{ textures[card.name] }}’s texture</div></div>
 {% for each in card.answers if each.network in shown %}<div class="cell"><img src="{{ card.picture.uri }}">
 <img src="{{ each.heat }}"><div class="said {{ "right" if each.right else "wrong" }}">
 {{ "✓" if each.right else "✗" }} {{ each.answer }}</div></div>{% endfor %}{% endfor %}
@@ -56,9 +58,18 @@ def telling(card: ImageCard) -> int:
     return sum(right.get(name) == value for name, value in wanted.items())
 
 
+def textures(one: Overview) -> dict[str, str]:
+    """The class whose texture an ordinary test image has, by its name on the page."""
+    data = one.first.run.data
+    sets = open_sets(data.name, None, seed=data.seed, options=data.options)
+    known = sets.tests[one.ordinary.name].cues["texture"]
+    return {str(at): sets.classes[texture] for at, texture in enumerate(known.tolist())}
+
+
 def main() -> None:
     runs = collect(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo"))
-    every = image_cards(overviews(ResultTable(runs))[0], Notes())
+    one = overviews(ResultTable(runs))[0]
+    every = image_cards(one, Notes())
     fit = sum(telling(card) == len(SHOWN) for card in every)
     chosen = (
         f"{ROWS} of the {len(every)} images on the report’s page, chosen because T_early and kd err and the others do "
@@ -66,7 +77,8 @@ def main() -> None:
     )
     cards = sorted(every, key=telling, reverse=True)[:ROWS]
     template = Environment(autoescape=True).from_string(PAGE)
-    page = template.render(shown=SHOWN, cards=cards, sentence=sentences(runs)[0], chosen=chosen)
+    words = {"sentence": sentences(runs)[0], "chosen": chosen, "textures": textures(one)}
+    page = template.render(shown=SHOWN, cards=cards, **words)
     with sync_playwright() as engine:
         path = shutil.which("chromium") or shutil.which("google-chrome")
         browser = engine.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])

@@ -424,6 +424,10 @@ def test_audit_of_a_teacher_folder_and_its_student(recipe: Recipe, session: Sess
     assert [row["state"] for row in result["energy"]] == [*states, "final"]
     assert result["early"] == "15%"
     assert result["student"]["view"] == "raw"
+    with np.load("here/pictures/maps.npz", allow_pickle=False) as maps:
+        assert maps["network"].tolist() == ["early", "final", "own"]
+        assert result["answers"]["given_up"] > 0
+        assert maps["why"].tolist()[0] == "T_early right, T_final wrong"  # beside a student, too
     assert set(result["explained"]) == {"displaced", "abandoned"}
     assert "texture" in result["directions"]["displaced"][0]["explained"]["early"]
     assert result["notes"] == [note for note in result["notes"] if "fingerprints" not in note]

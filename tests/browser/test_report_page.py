@@ -137,6 +137,7 @@ def test_an_answer_shows_where_its_network_looks(desktop: Opened) -> None:
     )
     assert not card.locator(".sure").first.evaluate(cut)
     assert not card.locator(".who").last.evaluate(cut.replace("100 %", "contrast+hint"))
+    assert not card.locator(".said").last.evaluate(cut.replace("100 %", "✗ sweet pepper"))
     card.locator("img").click()  # the next one
     assert shown() == ["ce"]
     card.locator(".answer", has_text="asd").hover()

@@ -264,4 +264,4 @@ def test_on_known_shortcuts_the_texture_share_orders_networks_as_accuracy_under_
     for low in ("kd", "asd"):  # hardly apart
         assert conflict["early"] < conflict[low] < conflict["contrast"] < conflict["final"]
         assert texture["early"] > texture[low] > texture["contrast"]
-    assert texture["kd"] > texture["final"]  # but not below contrast, where accuracy under conflict puts it
+    assert texture["kd"] > texture["final"]  # which is within a hundredth of contrast, on either side

@@ -113,13 +113,19 @@ def test_probes_are_drawn_beside_the_teacher_and_explained_where_they_stand(tmp_
     folder = suite(tmp_path, [0], [0], early=[0], final=[0])
     for name, grey in (("kd", 0.4), ("asd", 0.6)):
         networks = {
-            role: {"whole": {"accuracy": 0.9}, "grey-100": {"accuracy": value, "agreement": 0.5}}
+            role: {"whole": {"accuracy": 0.9}, "grey-100": {"accuracy": value, "agreement": value + 0.05}}
             for role, value in (("own", grey), ("early", 0.2), ("final", 0.7))
         }
         values = {"needs_colour": 0.9 - grey, "needs_colour_final": 0.2}
         score(RunDir(folder / name), "probes", values, networks=networks)
     (figure,) = (each for each in leaning_figures(ResultTable(collect(folder))) if each.name == "probes")
-    (panel,) = figure.panels
+    panel, stays = figure.panels
+    assert (panel.title, stays.title) == ("accuracy", "answers as on the whole image")
+    gone = "100 % of the colour gone"
+    assert [(row["method"], row["probe"], row["value"]) for row in stays.data["unchanged"]] == [
+        ("kd", gone, 0.45), ("asd", gone, 0.65),
+    ]  # fmt: skip
+    assert [row["value"] for row in stays.data["unchanged_final"]] == [0.75]
     assert {(row["method"], row["probe"]): row["value"] for row in panel.data["probes"]} == {
         ("kd", "as they are"): 0.9, ("kd", "100 % of the colour gone"): 0.4,
         ("asd", "as they are"): 0.9, ("asd", "100 % of the colour gone"): 0.6,

@@ -205,6 +205,7 @@ def test_the_first_screen_shows_what_every_network_says(tmp_path: Path) -> None:
         pictures(folder, 3, count=2, of="conflict")
     screen = first(tmp_path / "cues-seg")
     assert "conflict" in screen.caption  # where the shortcut misleads, if there is such a set
+    assert screen.key == dict(zip(CLASSES, COLOURS, strict=True)) | {"no label": "#000000"}
     (folder.path / "artifacts" / "scenes-conflict.json").unlink()
     (tmp_path / "cues-seg/kd/artifacts/scenes-conflict.json").unlink()
     card = next(card for card in first(tmp_path / "cues-seg").cards if card.label == "scene 2")
@@ -245,6 +246,8 @@ def test_scenes_stand_side_by_side(suite: tuple[Path, Report, str]) -> None:
     assert 'alt="Scene 2, kd: background, &lt;script&gt;alert(1)&lt;/script&gt;"' in page
     assert page.count('class="mask"') == 16 * 5
     assert page.count('<a href="#scenes">Scenes</a>') == 1
+    assert page.count('aria-label="Colours of the classes"') == 2  # here, and of the overlays above the tables
+    assert page.index('aria-label="Colours of the classes"') < page.index('<section id="results">')
 
 
 def test_of_many_rows_a_few_come_first(tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ def test_no_feared_set(tmp_path: Path) -> None:
     first, probed, _ = summarise(tmp_path / "P2")
     assert first == "On ordinary images asd is right in 90 %, on those that T_early gets wrong in 40 %."
     assert probed == (
-        "Beside its teacher it needs colour more (0.50 to 0.44), looks at the surround less (0.20 to 0.30), leans on "
-        "texture about as much (0.49 to 0.46)."
+        "Beside its teacher it needs colour more (0.50 against 0.44), looks at the surround less (0.20 against 0.30), "
+        "leans on texture about as much (0.49 against 0.46)."
     )
     scored(tmp_path, "Ce", 1, 0.9)  # which comes first and has no probes
     known = {"own": {"whole": {"accuracy": 0.9}}, "final": {"whole": {"accuracy": 0.05}}}
@@ -206,6 +206,20 @@ def test_a_teacher_whose_states_are_one(tmp_path: Path) -> None:
     teacher(tmp_path, iid=0.97, conflict=0.56, iid_early=0.968, conflict_early=0.558)
     scored(tmp_path, "asd", 1, 0.9, 0.3)
     assert "T_early and T_final score the same: there is nothing early to keep away from." in summarise(tmp_path / "P2")
+
+
+def test_an_early_state_that_guesses(tmp_path: Path) -> None:
+    """Where the shortcut lies it should; on ordinary images it knows no easy cue."""
+    line = "T_early is hardly better than chance (10 %): it has no easy cues to show yet."
+    for at, (iid, roles, said) in enumerate(
+        ((0.14, {"early": "15%"}, True), (0.4, {"early": "15%"}, False), (0.14, {}, False))
+    ):
+        home = tmp_path / str(at)
+        teacher(home, iid=0.97, conflict=0.56, iid_early=iid, conflict_early=0.02)
+        folder = scored(home, "asd", 1, 0.9, 0.3, roles={"final": "final"} | roles)
+        result = read_json(folder.path / "result.json")
+        write_json(folder.path / "result.json", result | {"classes": list("ABCDEFGHIJ")})
+        assert (line in summarise(home / "P2")) == said
 
 
 def test_several_suites_say_where_their_teachers_know_nothing(tmp_path: Path) -> None:

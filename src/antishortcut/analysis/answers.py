@@ -42,7 +42,7 @@ RULES = {  # how many images, and which; they look at the teacher alone, so its 
     "both teachers wrong": 3,
 }
 MORE = 2  # on which the student and T_final differ
-STATES = {  # of a teacher without a student
+STATES = {  # of an audit, with a student or without
     "T_early right, T_final wrong": 3,
     "T_early and T_final differ": 5,
     "both teachers right": 2,
@@ -88,7 +88,7 @@ def choose(answers: Mapping[str, Tensor], label: Tensor) -> list[tuple[int, str]
             "both teachers right": (early == label) & (final == label),
             "both teachers wrong": (early != label) & (final != label) & (early == final),
         }
-        rules = RULES if "own" in answers else STATES
+        rules = RULES if "own" in answers else STATES  # an audit asks the states alone
     else:
         right = answers["own"] == label
         fits, rules = {"right": right, "wrong": ~right}, ALONE

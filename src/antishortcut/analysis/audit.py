@@ -114,7 +114,7 @@ def audit(
     if result["answers"] is not None:
         roles = {"early": early, "final": "final"} | ({} if accuracy.get("student") is None else {"own": "student"})
         networks = {role: ({**states} | {"final": final} | students)[name] for role, name in roles.items()}
-        answers = {role: results[name].label for role, name in roles.items()}
+        answers = {role: results[roles[role]].label for role in ("early", "final")}  # what training gave up comes first
         try:
             write_answers(out / MAPS, networks, answers, images, names, sets, device)
         except UserError as error:  # of a network without feature maps

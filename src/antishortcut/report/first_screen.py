@@ -9,7 +9,7 @@ import base64
 import io
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -104,6 +104,7 @@ class FirstScreen:
     below: str  # the bars
     percent: bool = True  # whether scores are shares of images
     command: str = ""  # to have images, after the caption
+    key: dict[str, str] = field(default_factory=dict)  # of scenes: class → colour
 
 
 def first_screen(table: ResultTable, scenes: Sequence[Gallery], notes: Notes) -> FirstScreen | None:
@@ -111,19 +112,20 @@ def first_screen(table: ResultTable, scenes: Sequence[Gallery], notes: Notes) ->
     if not table.cells:
         return None
     one = overviews(table)[0]
-    cards, command = image_cards(one, notes), ""
+    cards, command, key = image_cards(one, notes), "", {}
     if cards:
         caption = CHOSEN.format(who="T_early, T_final and the students of the first seed") + LOOK
     elif own := [gallery for gallery in scenes if gallery.suite == one.suite]:
         telling = own[-1]  # the set "conflict" comes after the ordinary one
         cards, caption = scene_cards(telling), SCENE.format(set=telling.scene_set.set)
+        key = telling.key([int(card.name) - 1 for card in cards], telling.columns)
     else:
         what = {"accuracy": "maps", "miou": "scenes"}.get(one.metric)
         caption = "To see here what every network answers on a dozen test images, and where it looks:" if what else ""
         command = f"asd evaluate {table.runs.folder}/* --on {what}" if what else ""
     bars, percent = set_bars(one), one.metric in ("accuracy", "agreement")
     below = "Mean over seeds" + "; the line is chance" * (bars[0].chance is not None) + "."
-    return FirstScreen(sentences(table.runs), cards, caption, bars, below, percent, command)
+    return FirstScreen(sentences(table.runs), cards, caption, bars, below, percent, command, key)
 
 
 def audit_screen(audit: Mapping[str, Any], folder: Path) -> FirstScreen:

@@ -178,6 +178,7 @@ class Scores:
     errors: dict[str, tuple[float, ...]] = field(default_factory=dict)  # corruption → error at severity 1 … 5
     groups: dict[str, float] = field(default_factory=dict)  # group with its number of images → accuracy
     probes: dict[str, dict[str, float]] = field(default_factory=dict)  # own, early, final → probe → accuracy
+    unchanged: dict[str, dict[str, float]] = field(default_factory=dict)  # likewise: answers as on the whole image
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # set → class → IoU, None if not there
     confusion: dict[str, Confusion] = field(default_factory=dict)  # set → its matrix
     mistakes: dict[str, list[Mistake]] = field(default_factory=dict)  # set → the surest first
@@ -222,8 +223,9 @@ def _add_scores(scores: Scores, name: str, saved: Json) -> None:
         groups = {f"{key} ({one['count']})": one["accuracy"] for key, one in saved.get("groups", {}).items()}
         scores.groups = finite(groups)
     if name == PROBES:
-        networks = saved.get("networks", {}).items()
-        scores.probes = {role: finite({key: one["accuracy"] for key, one in each.items()}) for role, each in networks}
+        for role, each in saved.get("networks", {}).items():
+            scores.probes[role] = finite({key: one["accuracy"] for key, one in each.items()})
+            scores.unchanged[role] = finite({key: one.get("agreement") for key, one in each.items()})
     classes = {key: number(value) for key, value in (saved.get("classes") or {}).items()}
     if any(value is not None for value in classes.values()):
         scores.classes[name] = classes

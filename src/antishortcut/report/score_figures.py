@@ -1,7 +1,7 @@
 """Figures of scores: differences, test sets, shape or texture, groups, an attack, corruptions, and the training."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import altair as alt
@@ -131,38 +131,51 @@ def _decisions(table: ResultTable) -> Figure:
 
 
 def _probes(runs: Collected) -> Figure:
-    """Accuracy with one kind of evidence taken away: methods as dots, their teachers as marks, chance as a line."""
+    """Accuracy with one kind of evidence taken away, and answers that stay, right or wrong."""
+    chance = next((value for s in runs.students if (value := chance_value(s, f"{PROBES} accuracy"))), None)
+    panels = _probe_panel(runs, "accuracy", "probes", lambda s: s.probes, chance)
+    panels += _probe_panel(runs, "answers as on the whole image", "unchanged", lambda s: s.unchanged, None)
+    note = (
+        "Accuracy on the same test images with one kind of evidence taken away, and the share of answers that stay, "
+        "right or wrong; mean over seeds: dots are methods, ◇ is T_final, △ T_early, the dashed line chance. Three "
+        "numbers in the tables sum it up, all of the images that a network gets right as they are. Needs colour: the "
+        "share it loses in grey. Texture share: what it keeps where shape goes (shuffled) beside what it keeps where "
+        "texture goes (blurred, outlines); above 0.5 it lives on texture. Surround share: what it keeps by the outer "
+        "part alone beside the centre alone. Any network loses something on odd images: read each number against the "
+        "teacher’s."
+    )
+    return Figure("probes", "With evidence taken away", note, panels, wide=len(panels) == 1)
+
+
+def _probe_panel(
+    runs: Collected,
+    title: str,
+    key: str,
+    shares: Callable[[StudentRun], Mapping[str, Mapping[str, float]]],
+    chance: float | None,
+) -> list[Panel]:
+    """Methods as dots, their teachers as marks, chance as a line; nothing where nothing was measured."""
 
     def rows(role: str, named: bool) -> Rows:
-        each = ((s, probe, value) for s in runs.students for probe, value in s.probes.get(role, {}).items())
+        each = ((s, probe, value) for s in runs.students for probe, value in shares(s).get(role, {}).items())
         points: Rows = [{"probe": _probe(probe), "value": value} | ({"method": s.method} if named else {})
                         for s, probe, value in each]  # fmt: skip
         return means(points)
 
     own = rows("own", named=True)
-    order = list(dict.fromkeys(_probe(name) for s in runs.students for name in s.probes.get("own", {})))
-    layers: charts.Layers = (charts.dots(runs.methods, "probes", "probe", order, "accuracy"),)
-    data = {"probes": own} | ONE
+    order = list(dict.fromkeys(row["probe"] for row in own))
+    layers: charts.Layers = (charts.dots(runs.methods, key, "probe", order, title),)
+    data = {key: own} | ONE
     for role, shape in TEACHERS.items():
         if taught := rows(role, named=False):
-            name = f"probes_{role}"
+            name = f"{key}_{role}"
             mark = base(name).mark_point(shape=shape, size=90, stroke=charts.GREY, strokeWidth=2, opacity=1)
             tips = tooltips("probe:N", value=".3f")
             layers += (mark.encode(y=alt.Y("probe:N", sort=order), x=alt.X("value:Q"), tooltip=tips),)
             data[name] = taught
-    chance = next((value for s in runs.students if (value := chance_value(s, f"{PROBES} accuracy"))), None)
     layers = (charts.upright(chance), *layers) if chance is not None else layers
     text = "; ".join(f"{row['method']}, {row['probe']}: {row['value']:.2f}" for row in own)
-    panel = Panel("probes", 20 * len(order) + 20, layers, data, alt=text)
-    note = (
-        "Accuracy on the same test images with one kind of evidence taken away, mean over seeds: dots are methods, ◇ "
-        "is T_final, △ T_early, the dashed line chance. Three numbers in the tables sum it up, all of the images that"
-        " a network gets right as they are. Needs colour: the share it loses in grey. Texture share: what it keeps "
-        "where shape goes (shuffled) beside what it keeps where texture goes (blurred, outlines); above 0.5 it lives "
-        "on texture. Surround share: what it keeps by the outer part alone beside the centre alone. Any network loses"
-        " something on odd images: read each number against the teacher’s."
-    )
-    return Figure("probes", "With evidence taken away", note, [panel] if own else [], wide=True)
+    return [Panel(title, 20 * len(order) + 20, layers, data, alt=text)] if own else []
 
 
 def _probe(name: str) -> str:

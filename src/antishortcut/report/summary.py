@@ -256,7 +256,7 @@ def _probed(one: Overview) -> str:
     for leans, own, final in pairs:
         if own is not None and final is not None:
             way = "more" if own > final + near else "less" if own < final - near else "about as much"
-            ways[way].append((leans, f"{own:.2f} to {final:.2f}"))
+            ways[way].append((leans, f"{own:.2f} against {final:.2f}"))
     parts = [
         f"{_listed([leans for leans, _ in each])} {way} ({', '.join(numbers for _, numbers in each)})"
         for way, each in ways.items()
@@ -273,12 +273,16 @@ def _listed(words: list[str], last: str = " and ") -> str:
 
 
 def _limits(one: Overview) -> list[str]:
-    """Where the teacher has nothing to hand down."""
+    """Where the teacher has nothing to hand down, or T_early nothing to keep away from."""
     known = []
     for scored in (one.ordinary, *one.feared):
         where = "there" if one.feared and scored is one.target else scored.words[:1].lower() + scored.words[1:]
         known.append((where, one.teacher(scored), one.teacher(scored, early=True), one.chance(scored)))
-    return teacher_limits(known)
+    lines, (_, _, early, chance) = teacher_limits(known), known[0]
+    uses = "early" in one.groups[one.chosen][0].run.roles
+    if uses and not lines and early is not None and chance is not None and early <= min(2 * chance, chance + NEAR):
+        lines.append(f"T_early is hardly better than chance ({100 * chance:.0f} %): it has no easy cues to show yet.")
+    return lines
 
 
 def teacher_limits(scored: Iterable[tuple[str, float | None, float | None, float | None]]) -> list[str]:
