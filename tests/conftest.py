@@ -1,7 +1,10 @@
 """Shared by all tests: a recipe small enough to train in a second, a way to stop a run at a step, and the command."""
 
+import copy
+import functools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +21,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from antishortcut.cli import app, main
-from antishortcut.config.recipe import Execution, OptimSettings, Recipe, load_recipe
+from antishortcut.config.recipe import Execution, OptimSettings, Recipe, Run, load_recipe
+from antishortcut.data import synthetic
+from antishortcut.evaluation import latency
+from antishortcut.experiments import benchmark
 from antishortcut.run_dir import RunDir
+from antishortcut.training import trainer
 from antishortcut.training.optim import lr_at
 from antishortcut.training.pipeline import Session
 from antishortcut.training.signals import Stopped
@@ -27,6 +34,7 @@ from antishortcut.training.signals import Stopped
 Ended = Callable[..., tuple[str, str, int]]
 Refusal = Callable[..., str]
 CPU = Execution(accelerator="cpu", threads=1, save_every=1e9)
+ALWAYS = (lr_at, trainer.Trainer._train_step)  # unless a test stops or spoils a training
 TINY = """
 epochs = 2
 [data]
@@ -59,10 +67,45 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _once() -> Iterator[None]:
+    """Embedded images, which take longer to draw than a tiny network to train, are drawn once; times are measured
+    briefly, for no test looks at them; and nothing waits for a disk: what `fsync` is for, a power cut, no test has.
+    """
+    drawn = functools.lru_cache(maxsize=64)(synthetic.make_cues)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "make_cues", lambda *words, **more: copy.deepcopy(drawn(*words, **more)))
+        patch.setattr(latency, "interleaved", functools.partial(latency.interleaved, rounds=2, warm=1))
+        patch.setattr(benchmark, "STEPS", 2)
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+class SharedTeachers(Session):
+    """A session that trains a teacher unless a test of this process has: then it is copied."""
+
+    taught: dict[str, Path] = {}  # noqa: RUF012, shared on purpose
+    folder: Path
+
+    def _fit(self, run: Run) -> dict[str, Any]:
+        place = run.folder(self.runs)
+        key = json.dumps([run.model_dump(mode="json"), self.execution.model_dump(mode="json")])
+        as_always = (trainer.lr_at, trainer.Trainer._train_step) == ALWAYS
+        if run.kind != "teach" or run.data.name != "cues" or place.exists() or not as_always:
+            return super()._fit(run)
+        if key in self.taught:
+            shutil.copytree(self.taught[key], place)
+        result = super()._fit(run)
+        if key not in self.taught:
+            self.taught[key] = Path(shutil.copytree(place, self.folder / str(len(self.taught))))
+        return result
+
+
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Session:
     torch.set_num_threads(1)
-    return Session(tmp_path / "runs", execution=CPU, quiet=True)
+    SharedTeachers.folder = tmp_path_factory.getbasetemp() / "taught"
+    return SharedTeachers(tmp_path / "runs", execution=CPU, quiet=True)
 
 
 @pytest.fixture

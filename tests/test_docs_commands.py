@@ -10,7 +10,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from typer.testing import CliRunner
 
 from antishortcut.cli import app
 from antishortcut.data import readers as layouts
-from antishortcut.evaluation import latency
 from antishortcut.teachers.snapshots import Snapshots
 from tests.data.official import make_ade, make_camvid, make_cifar, picture
 from tests.data.test_shards import write_tar
@@ -192,8 +190,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages speak of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTISHORTCUT_DATA", "data")
-    monkeypatch.setattr(latency, "interleaved", partial(latency.interleaved, rounds=1))  # times are not looked at
-    monkeypatch.setattr("antishortcut.experiments.benchmark.STEPS", 1)
     make_cifar(tmp_path / "data", per_class=4)
     for folder in ("photos", "data/birds"):
         for at in range(18):

@@ -38,17 +38,8 @@ def concurrently(title: str, commands: Sequence[list[str]], place: Path, chance:
 
 def twice(recipe: Path, place: Path) -> dict[str, Any]:
     """The same run started again while it goes on."""
-    words = [
-        "distill",
-        str(recipe),
-        "--method",
-        "ce",
-        *EXECUTION,
-        "--set",
-        "epochs=200",
-        "--runs",
-        str(place / "twice"),
-    ]
+    words = ["distill", str(recipe), "--method", "ce", *EXECUTION, "--set", "epochs=200"]
+    words += ["--runs", str(place / "twice")]
     first = Command(words, place / "first.log")
     folder = place / "twice" / "tiny" / "ce-s1"
     while not (folder / "resume").exists():

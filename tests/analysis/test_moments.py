@@ -88,14 +88,6 @@ def test_directions_equal_numpy(count: int, width: int, k: int, seed: int) -> No
         assert all(column[np.argmax(np.abs(column))] > 0 for column in basis.numpy().T)
 
 
-@pytest.mark.parametrize("k", [1, 3])
-def test_abandoned_directions_equal_scipys_generalised_eigenvectors(k: int) -> None:
-    _, final, early = three(60, 6)
-    s_f, s_d = (x.T @ x / 60 for x in (final.numpy(), (early - final).numpy()))
-    _, vectors = scipy.linalg.eigh(s_d, s_f + 0.01 * np.trace(s_f) / 6 * np.eye(6))
-    close(span(Moments(final, early).abandoned(k)), span(scipy.linalg.orth(vectors[:, ::-1][:, :k])), 1e-8)
-
-
 def test_displaced_and_abandoned_by_hand() -> None:
     """Axis 0 moves most and stays in use; axis 2 is used early and empty in the end."""
     final = axes((3, 1, 0), (-3, 1, 0), (3, -1, 0), (-3, -1, 0))

@@ -70,13 +70,6 @@ def test_axe_finds_no_serious_fault_in_any_chart(browser: Browser, runs: Path) -
     result.page.context.close()
 
 
-def test_hostile_names_are_words(desktop: Opened) -> None:
-    page = desktop.page
-    assert page.locator("tbody th", has_text=SCRIPT).count() > 1
-    assert page.locator("script").count() == 3  # data, libraries, our own
-    assert page.locator(".toggles label", has_text=SCRIPT).count() == 1
-
-
 def test_headings_images_and_regions_have_names(desktop: Opened) -> None:
     page = desktop.page
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4, h5')].map(e => Number(e.tagName[1]))")

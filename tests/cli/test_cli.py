@@ -81,7 +81,8 @@ def test_teach_distill_evaluate_report_and_rewind(here: Path, tiny: Path) -> Non
 
 
 def test_demo_has_a_row_for_each_method(here: Path) -> None:
-    small = ["--set", "epochs=1", "--set", "data.options.count=256", "--set", "data.options.test_count=100"]
+    few = ("epochs=1", "teacher.epochs=2", "teacher.name=cnn-8-64", "data.options.count=256")
+    small = [word for text in (*few, "data.options.test_count=100") for word in ("--set", text)]
     story = asd("demo", *small, "--threads", "1")
     assert [row["method"] for row in story["rows"]] == ["teacher", "early teacher", "ce", "kd", "asd", "contrast+hint"]
     for row in story["rows"]:

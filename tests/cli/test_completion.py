@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antishortcut.cli import app, options
+from antishortcut.cli import app
 from antishortcut.cli.info import KINDS
 from antishortcut.cli.options import MEASURED
 from antishortcut.data import AUGMENTS
@@ -47,10 +47,6 @@ def test_names_are_completed(
     with pytest.raises(SystemExit):
         app(prog_name="asd")
     assert capsys.readouterr().out.split() == offered
-
-
-def test_the_last_of_several_names_is_completed() -> None:
-    assert options.last_of(lambda: ["kd", "asd"])("asd,") == ["asd,kd"]
 
 
 def test_completion_is_installed(tmp_path: Path) -> None:

@@ -43,12 +43,6 @@ def test_the_repdistiller_protocol() -> None:
         load_recipe("P2@repdistilled")
 
 
-def test_overrides_are_typed_and_nested() -> None:
-    recipe = load_recipe("P2", ["epochs=1", "data.train_limit=2000", "optim.name=adamw", "methods.asd.tc=0"])
-    assert (recipe.epochs, recipe.data.train_limit, recipe.optim.name) == (1, 2000, "adamw")
-    assert recipe.methods["asd"] == {"tc": 0}
-
-
 def test_the_length_is_in_epochs_or_in_iterations() -> None:
     by_epochs, by_steps = load_recipe("P2", ["epochs=3"]), load_recipe("P2", ["iterations=70"])
     assert (by_epochs.length, by_steps.length) == ("3 epochs", "70 iterations")

@@ -457,15 +457,6 @@ def test_fingerprints_notice_exchanged_class_names(tmp_path: Path) -> None:
     assert len(set(marks)) == 6
 
 
-def test_fingerprint_of_files_does_not_depend_on_their_folder(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "one")
-    shutil.copytree(folder, tmp_path / "two")
-    first, second = (open_sets(f"folder:{tmp_path / name}", None).fingerprint for name in ("one", "two"))
-    assert first == second
-    picture(tmp_path / "two" / "train" / "ape" / "more.png")
-    assert open_sets(f"folder:{tmp_path / 'two'}", None).fingerprint != first
-
-
 def test_fingerprint_of_files_notices_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same size and time: by content, as long as that is affordable; else a copy keeps its fingerprint."""
     name, path = f"folder:{make_folder(tmp_path)}", tmp_path / "train" / "ape" / "0.png"

@@ -260,13 +260,6 @@ def test_evaluation_of_files_crops_the_centre(tmp_path: Path) -> None:
     assert batch.image.min() == 1
 
 
-def test_images_without_augmentation_are_unchanged() -> None:
-    images = memory(6)
-    batches = list(loader(images, augment="none", shuffle=False).epoch(9))
-    assert torch.equal(torch.cat([batch.image for batch in batches]), images.image.float() / 255)
-    assert next(loader(images, image_size=5, augment="none").epoch(0)).image.shape == (4, 3, 5, 5)
-
-
 @pytest.mark.parametrize(
     ("count", "options", "match"),
     [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antishortcut.deployment import export
-from antishortcut.deployment.int8 import compare, larger_losses, table_rows
+from antishortcut.deployment.int8 import compare, larger_losses
 from antishortcut.errors import UserError
 from antishortcut.run_dir import RunDir
 from antishortcut.tasks import Classification, Segmentation
@@ -109,16 +109,6 @@ def test_a_larger_loss_on_another_set_is_a_sentence() -> None:
     assert larger_losses({"iid": clean, "conflict": feared | {"error": 0.05}}) == ""  # two errors are 0.1005
     assert larger_losses({"iid": clean}) == ""
     assert larger_losses({"iid": clean | {"error": None}, "conflict": feared | {"error": None}}) == ""
-
-
-def test_further_image_sets_are_compared_too(student: RunDir, session: Session, tmp_path: Path) -> None:
-    sets = session.sets(student.read()[0].data)
-    exported = export(student, "onnx", sets, out=tmp_path / "o", int8=True, more={"feared": sets.tests["conflict"]})
-    scores = exported.record["int8"]["sets"]
-    assert scores["feared"] == scores["conflict"]
-    head, rows = table_rows(exported.record["int8"])
-    assert head == ["", "float", "int8", "same prediction"]
-    assert [row[0] for row in rows][-3:] == ["feared, accuracy", "ms an image", "MB"]
 
 
 def test_without_training_images_there_is_no_int8(student: RunDir, tmp_path: Path) -> None:

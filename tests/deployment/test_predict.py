@@ -29,16 +29,20 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return folder
 
 
+@pytest.fixture(scope="module")
+def in_onnx(large: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(large, "onnx", None, out=tmp_path_factory.mktemp("onnx") / "o").place
+
+
 @pytest.mark.parametrize(("width", "height"), [(150, 110), (60, 201)])
 def test_the_onnx_card_pasted_names_what_is_on_a_jpeg(
-    large: RunDir, tmp_path: Path, width: int, height: int, capfd: pytest.CaptureFixture[str]
+    large: RunDir, in_onnx: Path, width: int, height: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    exported = export(large, "onnx", None, out=tmp_path / "o")
-    (block,) = re.findall(r"```python\n(.*?)```", (exported.place / "README.md").read_text(), re.DOTALL)
-    picture = photo(exported.place / "photo.jpg", width, height)
-    without_package(block, exported.place)
+    (block,) = re.findall(r"```python\n(.*?)```", (in_onnx / "README.md").read_text(), re.DOTALL)
+    picture = photo(in_onnx / "photo.jpg", width, height)
+    without_package(block, in_onnx)
     printed = capfd.readouterr().out.splitlines()
-    for model in (large.path, exported.place / "model.onnx"):
+    for model in (large.path, in_onnx / "model.onnx"):
         (answer,) = predict(model, picture)
         assert printed == [f"{each['class']} {each['confidence']:.1%}" for each in answer["top"]]
     assert {line.rpartition(" ")[0] for line in printed} == set(NAMES)
@@ -107,9 +111,9 @@ def test_what_cannot_be_predicted_is_one_line(student: RunDir, dense: RunDir, tm
         assert "\n" not in str(caught.value)
 
 
-def test_an_onnx_file_with_odd_facts_is_one_line(large: RunDir, tmp_path: Path) -> None:
-    place, picture = export(large, "onnx", None, out=tmp_path / "o").place / "model.onnx", photo(tmp_path / "photo.jpg")
-    data = place.read_bytes()
+def test_an_onnx_file_with_odd_facts_is_one_line(in_onnx: Path, tmp_path: Path) -> None:
+    place, picture = tmp_path / "model.onnx", photo(tmp_path / "photo.jpg")
+    data = (in_onnx / "model.onnx").read_bytes()
     odd = ("classes", "["), ("classes", "7"), ("classes", '["one"]'), ("shorter_side", "x"), ("shorter_side", "-1")
     for key, value in odd:
         model = onnx.load_from_string(data)

@@ -233,19 +233,8 @@ def test_distill_also_is_checked_before_anything_is_trained_or_written(
         path = here / "photos" / ("ape", "bee")[at % 2] / f"{at}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (20 * at, 0, 0)).save(path)
-    plan = [
-        "distill",
-        "--data",
-        "photos",
-        "--teacher",
-        "cnn-4-16",
-        "--student",
-        "cnn-2-16",
-        "--epochs",
-        1,
-        "--method",
-        "kd",
-    ]
+    plan: list[object] = ["distill", "--data", "photos", "--teacher", "cnn-4-16", "--student", "cnn-2-16"]
+    plan += ["--epochs", 1, "--method", "kd"]
     assert "the student's classes are ape, bee" in refusal(*plan, "--also", "other=other")
     assert not (here / "runs").exists()
     result = asd(*plan, "--threads", 1, "--also", "same=photos")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,6 +19,8 @@ from antishortcut.data import Loader
 from antishortcut.errors import UserError
 from antishortcut.evaluation import EVALUATIONS, Evaluation, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
+from antishortcut.evaluation.maps import ARTIFACT
+from antishortcut.evaluation.probes import RELIANCE
 from antishortcut.run_dir import RunDir, read_json, write_json
 from antishortcut.training.pipeline import Session, distill, teach
 from antishortcut.types import ImageSet
@@ -81,10 +84,18 @@ def test_a_score_of_modified_files_is_repeated(folder: RunDir, context: EvalCont
         assert EvaluatedRun(folder, later).clean_accuracy(images) <= 1
 
 
-def test_a_teacher_has_scores_but_no_mechanism(recipe: Recipe, session: Session, context: EvalContext) -> None:
+def test_a_teacher_has_scores_maps_and_probes_of_its_own_but_no_mechanism(
+    recipe: Recipe, session: Session, context: EvalContext
+) -> None:
     folder = RunDir(teach(recipe, session).folder(session.runs))
-    accuracy = evaluate(folder, context, ["clean"])["iid"]["values"]["accuracy"]
-    assert accuracy == pytest.approx(folder.result()["last"]["accuracy"])
+    scores = evaluate(folder, context, ["clean", "maps", "probes"])
+    assert scores["iid"]["values"]["accuracy"] == pytest.approx(folder.result()["last"]["accuracy"])
+    assert not [name for name in scores["maps"]["values"] if name.endswith(("_early", "_final"))]
+    with np.load(folder.path / ARTIFACT) as arrays:
+        assert arrays["network"].tolist() == ["own"]
+        assert set(arrays["why"].tolist()) <= {"right", "wrong", "any"}
+    assert list(scores["probes"]["networks"]) == ["own"]
+    assert set(scores["probes"]["values"]) <= set(RELIANCE)
     for name in ("mechanism", "hard"):
         with pytest.raises(UserError, match="is a teacher"):
             evaluate(folder, context, [name])

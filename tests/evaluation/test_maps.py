@@ -1,7 +1,6 @@
 """The maps of a run: which images, what is written, and on the embedded images how much falls on the glyph."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -9,13 +8,11 @@ import torch
 from PIL import Image
 
 from antishortcut.analysis.answers import RULES, SIDE, STATES, choose, grad_cam, integrated_gradients, share_inside
-from antishortcut.config.recipe import Recipe
 from antishortcut.data.splits import limited
 from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.evaluation.maps import ARTIFACT
 from antishortcut.run_dir import RunDir
-from antishortcut.training.pipeline import Session, teach
 from antishortcut.types import ImageSet
 
 
@@ -109,12 +106,3 @@ def test_the_share_on_the_glyph(folder: RunDir, context: EvalContext) -> None:
     part = few.cover
     places = [int((images.image == one).flatten(1).all(1).nonzero()[0]) for one in few.image]
     assert torch.equal(cover[places], part)
-
-
-def test_a_teacher_has_its_own_maps_alone(recipe: Recipe, session: Session, context: EvalContext) -> None:
-    folder = RunDir(teach(recipe, session).folder(session.runs))
-    values = evaluate(folder, context, ["maps"])["maps"]["values"]
-    assert not [name for name in values if re.search("_(early|final)$", name)]
-    with np.load(folder.path / ARTIFACT) as arrays:
-        assert arrays["network"].tolist() == ["own"]
-        assert set(arrays["why"].tolist()) <= {"right", "wrong", "any"}

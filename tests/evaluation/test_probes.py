@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antishortcut.config.recipe import Recipe, load_recipe
+from antishortcut.config.recipe import load_recipe
 from antishortcut.data import Loader, open_sets
 from antishortcut.data.rng import PROBE, mix
 from antishortcut.errors import UserError
@@ -17,7 +17,6 @@ from antishortcut.evaluation import EVALUATIONS, evaluate
 from antishortcut.evaluation.context import EvalContext, EvaluatedRun
 from antishortcut.evaluation.probes import (
     PROBES,
-    RELIANCE,
     WHOLE,
     blur,
     centre,
@@ -31,7 +30,7 @@ from antishortcut.evaluation.probes import (
 )
 from antishortcut.metrics import accuracy
 from antishortcut.run_dir import RunDir
-from antishortcut.training.pipeline import Session, distill, teach
+from antishortcut.training.pipeline import Session, distill
 from tests.conftest import CPU
 
 
@@ -228,12 +227,6 @@ def test_the_score_equals_a_loop_and_teachers_are_scored_once(folder: RunDir, co
     (folder.path / "scores" / "probes.json").unlink()
     assert evaluate(folder, context, ["probes"])["probes"] == score
     assert saved == {path.name: path.stat().st_mtime_ns for path in (teacher.path / "scores").glob("probes*")}
-
-
-def test_a_teacher_has_its_own_probes_alone(recipe: Recipe, session: Session, context: EvalContext) -> None:
-    score = evaluate(RunDir(teach(recipe, session).folder(session.runs)), context, ["probes"])["probes"]
-    assert list(score["networks"]) == ["own"]
-    assert set(score["values"]) <= set(RELIANCE)
 
 
 @pytest.mark.parametrize("name", ["probes", "maps"])

@@ -229,18 +229,14 @@ DENSE = {
         DENSE | {"method": "afdcd"},
     ],
 )
-def test_every_kind_of_step_can_be_measured(
-    clock: Stopwatch, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(bench, "STEPS", 2)
+def test_every_kind_of_step_can_be_measured(clock: Stopwatch, change: dict[str, Any]) -> None:
     assert clock.seconds(StepGroup.model_validate(TINY | change)) > 0
 
 
 # --- The command ---
 
 
-def test_show_measures_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "STEPS", 1)
+def test_show_measures_on_request(tmp_path: Path) -> None:
     small = [word for text in ("data.options.count=64", "optim.batch=8") for word in ("--set", text)]
     words = ["suite", "show", "desk-cues", *small, "--only", "kd", "--runs", str(tmp_path)]
     assert "add --measure for the hours on this machine" in invoke(*words).stdout

@@ -33,13 +33,8 @@ from tests.conftest import Ended
 from tests.data.official import picture
 
 FEW = ["data.options.count=150", "data.options.test_count=20", "data.val_fraction=0.2", "epochs=2", "teacher.epochs=2"]
-FEW += [
-    "methods.contrast+hint.reference=15%",
-    "teacher.name=cnn-2-8",
-    "student.name=cnn-2-8",
-    "optim.batch=32",
-    "teacher.keep=[15]",
-]
+FEW += ["methods.contrast+hint.reference=15%", "teacher.name=cnn-2-8", "student.name=cnn-2-8"]
+FEW += ["optim.batch=32", "teacher.keep=[15]"]
 
 
 def test_levels_are_settings_of_the_method_and_the_first_is_kd() -> None:
@@ -164,19 +159,8 @@ def test_a_planned_pair_is_dialled_again_and_again(tmp_path: Path, ended: Ended)
         for name, at in [(name, at) for name in "ab" for at in range(count)]:
             picture(tmp_path / "photos" / split / name / f"{at}.png", size=(32, 32))
     pair = ("--data", f"folder:{tmp_path / 'photos'}", "--teacher", "cnn-2-8", "--student", "cnn-2-8", "--epochs", 2)
-    words = (
-        "distill",
-        *pair,
-        "--method",
-        METHOD,
-        "--runs",
-        tmp_path / "runs",
-        "--suite",
-        "s",
-        "--budget",
-        0.5,
-        "--json",
-    )
+    words: list[object] = ["distill", *pair, "--method", METHOD, "--runs", tmp_path / "runs", "--suite", "s"]
+    words += ["--budget", 0.5, "--json"]
     (tmp_path / "runs" / "s").mkdir(parents=True)
     blocked = tmp_path / "runs" / "s" / f"{METHOD}-s1"
     blocked.write_text("")

@@ -38,7 +38,7 @@ SMALL = (
 
 
 @contextmanager
-def busy(path: Path, seconds: float = 1.0) -> Iterator[list[str]]:
+def busy(path: Path, seconds: float = 0.3) -> Iterator[list[str]]:
     """A folder that another process holds for a while; says when it let go."""
     text, inside = list[str](), threading.Event()
 

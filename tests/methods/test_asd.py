@@ -327,16 +327,6 @@ def test_single_rows_are_first_in_first_out(monkeypatch: pytest.MonkeyPatch, bat
     assert loss.queue_index.tolist() == past[-6:]
 
 
-def test_negatives_are_the_queue_oldest_first() -> None:
-    loss = ASDLoss(4, 4, queue=6, ss=0)
-    batches = [features(2, 4, seed=step)[1] for step in range(3)]
-    for final in batches:
-        loss(final, final, -final, epoch=0)
-    queue, _ = loss._negatives(2, None)
-    assert queue is not None
-    assert torch.equal(queue, torch.cat([unit(final) for final in batches]))
-
-
 def used_negatives(loss: ASDLoss, monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
     """Grows by an entry a call: for each row, the samples among its queued negatives (finals must be one-hot)."""
     calls: list[list[list[int]]] = []

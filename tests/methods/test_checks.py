@@ -144,6 +144,9 @@ def sizes(
         ("kd", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
         ("reviewkd", {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
         ("vid", {"variance": 0.0}, "variance is 0.0; it must be 0.001 or more, and finite"),
+        ("features", {"temperature": 0.0}, "temperature is 0.0; it must be above 0, and finite"),
+        ("simkd", {"reduction": 0}, "reduction is 0; it must be a whole number, 1 or more"),
+        ("transplant", {"factor": 0.0}, "factor is 0.0; it must be above 0, and finite"),
         ("snapshot", {"states": " , "}, "states names no teacher state"),
     ],
 )
@@ -174,11 +177,12 @@ def test_a_network_without_feature_maps_is_named(name: str) -> None:
         ("afdcd", {"channels": 23}, {}, "the 23 channels of the teacher's map cannot be cut into 2 to 16 equal"),
         ("byot", {"student": 1}, {}, "it needs a student with at least two stages"),
         ("crd", {"labels": torch.zeros(8, dtype=torch.int64)}, {}, "needs training images of at least two classes"),
-        ("crd", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
         ("dfr+kd", {"groups": None}, {}, "needs groups: images with an attribute besides their class"),
         ("groupdro+kd", {"groups": None}, {}, "needs groups: images with an attribute besides their class"),
-        ("groupdro+kd", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
-        ("byot", {"labels": None}, {}, "needs one label for every image, not for every pixel"),
+        *(
+            (name, {"labels": None}, {}, "needs one label for every image, not for every pixel")
+            for name in ("crd", "groupdro+kd", "byot", "mlld", "transplant")
+        ),
     ],
 )
 def test_networks_and_data_that_do_not_fit_are_refused(

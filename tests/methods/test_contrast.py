@@ -20,7 +20,8 @@ from antishortcut.methods.fitnets import FitNets
 from antishortcut.methods.kd import kd_loss
 from antishortcut.types import Batch, Features, Method, Projects, Shape, Sizes
 from tests.methods.test_asd import double, sizes
-from tests.methods.test_kd import logits_only, numbered, slow_kd
+from tests.methods.test_fitnets import numbered
+from tests.methods.test_kd import logits_only, slow_kd
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = sizes(8, 8, 100)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.methods.dist import DIST, correlation, dist_terms
-from antishortcut.tasks import Segmentation
-from antishortcut.types import Batch, Features
-from tests.methods.test_kd import SIZES, logits_only, numbered
+from tests.methods.test_fitnets import numbered
+from tests.methods.test_kd import SIZES, logits_only, softened
 from tests.test_subspace import close, normal, seeds, several
 
 
@@ -27,12 +26,7 @@ def slow_correlation(a: list[float], b: list[float]) -> float:
 
 def slow_dist(student: Tensor, teacher: Tensor, temperature: float) -> tuple[float, float]:
     """1 − ρ of every sample's classes, then of every class's samples, as Huang et al. write it; times τ²."""
-
-    def softened(logits: list[float]) -> list[float]:
-        powers = [math.exp(v / temperature) for v in logits]
-        return [v / sum(powers) for v in powers]
-
-    p, q = ([softened(row) for row in logits.tolist()] for logits in (student, teacher))
+    p, q = softened(student, temperature), softened(teacher, temperature)
     inter = [1 - slow_correlation(a, b) for a, b in zip(p, q, strict=True)]
     columns = zip(zip(*p, strict=True), zip(*q, strict=True), strict=True)
     intra = [1 - slow_correlation(list(a), list(b)) for a, b in columns]
@@ -59,13 +53,6 @@ def test_scale_and_shift_of_a_row_do_not_matter(scale: float, shift: float, seed
     close(correlation(scale * p + shift, q), rho, 1e-5)
     close(correlation(p, scale * q + shift), rho, 1e-5)
     close(correlation(-scale * p, q), -rho, 1e-5)
-
-
-@several
-@given(temperature=st.sampled_from([1.0, 4.0]), seed=seeds)
-def test_equal_logits_cost_nothing(temperature: float, seed: int) -> None:
-    logits = 3 * normal(5, 4, seed=seed)
-    close(torch.stack(dist_terms(logits, logits, temperature)), 0.0, 1e-4)  # the authors' ε keeps it above 0
 
 
 def test_two_samples_of_three_classes_by_hand() -> None:
@@ -118,13 +105,3 @@ def test_method_weighs_its_terms() -> None:
     close(terms["intra"], 3 * intra, 1e-9)
     published = DIST(SIZES)
     assert (published.inter, published.intra, published.temperature, published.task_weight) == (2.0, 2.0, 4.0, 1.0)
-
-
-def test_pixels_are_rows() -> None:
-    """With every location drawn, the terms are those of all pixels, in whatever order."""
-    student, teacher = (Features(normal(2, 5, 3, 4, seed=i), normal(2, 8, 3, 4, seed=i + 2)) for i in range(2))
-    batch = Batch(torch.zeros(2, 3, 3, 4), torch.zeros(2, 3, 4, dtype=torch.int64), torch.arange(2))
-    rows, targets, _ = Segmentation(5, samples=1000).samples(student, {"final": teacher}, batch)
-    flat = [maps.logits.permute(0, 2, 3, 1).reshape(-1, 5) for maps in (student, teacher)]
-    expected = torch.stack(dist_terms(flat[0], flat[1], 4.0))
-    close(torch.stack(dist_terms(rows.logits, targets["final"].logits, 4.0)), expected)

@@ -13,7 +13,9 @@ from antishortcut.config.recipe import load_recipe
 from antishortcut.methods import method_options
 from antishortcut.methods.dkd import DKD, dkd_terms
 from antishortcut.methods.kd import kd_loss
-from antishortcut.types import Batch, Features, Shape, Sizes
+from antishortcut.types import Shape, Sizes
+from tests.methods.test_fitnets import numbered
+from tests.methods.test_kd import logits_only
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = Sizes(classes=5, examples=100, student=Shape(8), teachers={"final": Shape(8)})
@@ -42,14 +44,6 @@ def slow_dkd(student: Tensor, teacher: Tensor, label: Tensor, temperature: float
 
 def labels(b: int, c: int, seed: int) -> Tensor:
     return torch.randint(c, (b,), generator=torch.Generator().manual_seed(seed))
-
-
-def features(logits: Tensor) -> Features:
-    return Features(logits=logits, embedding=torch.zeros(len(logits), 8))
-
-
-def a_batch(label: Tensor) -> Batch:
-    return Batch(torch.zeros(len(label), 3, 1, 1), label, torch.arange(len(label)))
 
 
 @several
@@ -94,25 +88,18 @@ def test_nckd_is_zero_for_two_classes(b: int, seed: int, size: float) -> None:
     assert torch.isfinite(gradient).all()
 
 
-def test_a_single_class_has_nothing_to_teach() -> None:
-    student = normal(3, 1).requires_grad_()
-    tckd, nckd = dkd_terms(student, normal(3, 1, seed=1), torch.zeros(3, dtype=torch.int64), 4.0)
-    assert (tckd.item(), nckd.item()) == (0.0, 0.0)
-    (gradient,) = torch.autograd.grad(tckd + nckd, student)
-    assert gradient.abs().sum() == 0
-
-
 @pytest.mark.parametrize(("epoch", "scale"), [(0.0, 0.0), (5.0, 0.25), (20.0, 1.0), (300.0, 1.0)])
 def test_method_weighs_and_warms_up(epoch: float, scale: float) -> None:
     student, teacher, label = normal(3, 5), normal(3, 5, seed=1), torch.tensor([0, 4, 4])
     method = DKD(SIZES, alpha=2.0, beta=3.0)
-    terms = method.terms(features(student), {"final": features(teacher)}, a_batch(label), epoch)
+    inputs = logits_only(student), {"final": logits_only(teacher)}, numbered(3, label)
+    terms = method.terms(*inputs, epoch)
     tckd, nckd = slow_dkd(student, teacher, label, 4.0)
     assert list(terms) == ["tckd", "nckd"]
     close(terms["tckd"], scale * 2 * tckd)
     close(terms["nckd"], scale * 3 * nckd)
     whole = DKD(SIZES, alpha=2.0, beta=3.0, warmup=0.0)
-    close(whole.terms(features(student), {"final": features(teacher)}, a_batch(label), 0.0)["nckd"], 3 * nckd)
+    close(whole.terms(*inputs, 0.0)["nckd"], 3 * nckd)
     assert (method.roles, method.taps, method.task_weight) == (("final",), (), 1.0)
 
 

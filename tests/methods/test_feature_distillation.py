@@ -3,7 +3,6 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,8 +81,3 @@ def test_a_projector_only_where_widths_differ() -> None:
     batch = Batch(torch.rand(3, 3, 8, 8), torch.full((3,), -1), torch.arange(3))
     assert list(alone.terms(outputs[0], {"final": outputs[1]}, batch, 0.0)) == ["regression"]
     assert alone.contrast.queue.numel() == 0
-
-
-def test_a_wrong_temperature_is_refused() -> None:
-    with pytest.raises(ValueError, match="temperature"):
-        build_method("features", Sizes(0, 100, Shape(5), {"final": Shape(5)}), {"temperature": 0.0})

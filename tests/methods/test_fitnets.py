@@ -29,9 +29,10 @@ def maps_of(shape: Shape, rows: int, seed: int = 0, dtype: torch.dtype = torch.f
     return Features(normal(rows, 2, seed=seed + 60, dtype=dtype), embedding, stages, preact=stages)
 
 
-def numbered(rows: int) -> Batch:
-    """A batch of which only the size matters."""
-    return Batch(torch.zeros(rows, 3, 1, 1), torch.zeros(rows, dtype=torch.int64), torch.arange(rows))
+def numbered(rows: int, label: Tensor | None = None) -> Batch:
+    """A batch of which only the size matters, and perhaps the classes."""
+    classes = torch.zeros(rows, dtype=torch.int64) if label is None else label
+    return Batch(torch.zeros(rows, 3, 1, 1), classes, torch.arange(rows))
 
 
 def slow_pool(plane: list[list[float]], height: int, width: int) -> list[list[float]]:
@@ -46,17 +47,23 @@ def slow_pool(plane: list[list[float]], height: int, width: int) -> list[list[fl
     ]
 
 
-def slow_hint(regressed: Tensor, hint: Tensor) -> float:
-    """The mean over rows, channels and pixels of the squared difference."""
-    total, count = 0.0, 0
+def slow_errors(regressed: Tensor, hint: Tensor) -> list[float]:
+    """For each row the mean over channels and pixels of the squared difference."""
+    errors = []
     for ours, reference in zip(regressed.tolist(), hint.tolist(), strict=True):
+        total, count = 0.0, 0
         for plane, other in zip(ours, reference, strict=True):
             pooled = slow_pool(other, len(plane), len(plane[0]))
             for line, other_line in zip(plane, pooled, strict=True):
                 for a, b in zip(line, other_line, strict=True):
                     total += (a - b) ** 2
                     count += 1
-    return total / count
+        errors.append(total / count)
+    return errors
+
+
+def slow_hint(regressed: Tensor, hint: Tensor) -> float:
+    return sum(slow_errors(regressed, hint)) / len(hint)
 
 
 @several

@@ -1,8 +1,6 @@
 """FT against loops over convolutions and pixels and by hand; the paraphraser learns first and is then fixed."""
 # B batch, C channels, H × W pixels
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,19 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from antishortcut.methods.ft import FT, encoder, factor_distance
-from tests.methods.test_fitnets import maps_of, numbered, sides, sizes_of, slow_pool
+from tests.methods.test_at import slow_attention
+from tests.methods.test_fitnets import maps_of, numbered, sides, sizes_of
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = sizes_of([(2, 4, 4), (3, 4, 4)], [(2, 4, 4), (6, 3, 3)])
-
-
-def slow_attention(maps: list[list[list[float]]], height: int, width: int) -> list[float]:
-    """The mean over channels of the squared factor, over its length."""
-    pooled = [slow_pool(plane, height, width) for plane in maps]
-    pixels = [(y, x) for y in range(height) for x in range(width)]
-    mean = [sum(plane[y][x] ** 2 for plane in pooled) / len(pooled) for y, x in pixels]
-    length = math.sqrt(sum(value**2 for value in mean))
-    return [value / length for value in mean]
 
 
 def slow_distance(student: Tensor, teacher: Tensor) -> list[float]:
@@ -69,11 +59,6 @@ def test_by_hand() -> None:
     student, teacher = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, -2.0]]]])
     close(factor_distance(student, teacher), torch.tensor([1.0]))
     close(factor_distance(student, 3 * student), torch.tensor([0.0]), 0.0)  # length does not count
-
-
-def test_equal_factors_have_no_distance() -> None:
-    factor = normal(3, 4, 5, 5)
-    close(factor_distance(factor, factor.clone()), torch.zeros(3).double(), 0.0)
 
 
 def test_channels_of_the_factor() -> None:

@@ -14,32 +14,31 @@ from antishortcut.errors import UserError
 from antishortcut.methods import build_method, method_options
 from antishortcut.methods.ce import CE
 from antishortcut.methods.kd import KD, kd_loss
-from antishortcut.types import Batch, Features, Shape, Sizes
+from antishortcut.types import Features, Shape, Sizes
+from tests.methods.test_fitnets import numbered
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = Sizes(classes=5, examples=100, student=Shape(8), teachers={"final": Shape(8), "early": Shape(8)})
 
 
+def softened(logits: Tensor, temperature: float) -> list[list[float]]:
+    rows = []
+    for row in logits.tolist():
+        powers = [math.exp(v / temperature) for v in row]
+        rows.append([v / sum(powers) for v in powers])
+    return rows
+
+
 def slow_kd(student: Tensor, teacher: Tensor, temperature: float) -> float:
     """τ² times the mean over rows of Σ q log(q / p), as Hinton et al. write it."""
-
-    def softened(logits: list[float]) -> list[float]:
-        powers = [math.exp(v / temperature) for v in logits]
-        return [p / sum(powers) for p in powers]
-
     total = 0.0
-    for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
-        total += sum(q * math.log(q / p) for p, q in zip(softened(s), softened(t), strict=True))
+    for s, t in zip(softened(student, temperature), softened(teacher, temperature), strict=True):
+        total += sum(q * math.log(q / p) for p, q in zip(s, t, strict=True))
     return temperature**2 * total / len(student)
 
 
 def logits_only(logits: Tensor) -> Features:
     return Features(logits=logits, embedding=torch.zeros(len(logits), 8))
-
-
-def numbered(rows: int) -> Batch:
-    """A batch of which only the size matters."""
-    return Batch(torch.zeros(rows, 3, 1, 1), torch.zeros(rows, dtype=torch.int64), torch.arange(rows))
 
 
 @several

@@ -159,9 +159,3 @@ def test_without_a_map_there_is_nothing_to_match() -> None:
     maps, zeros = normal(2, 3, 2, 2), torch.zeros(2, 3, 2, 2, dtype=torch.float64)
     close(direction(zeros), 0.0, 0.0)
     close(direction(maps, direction(zeros)), 0.0, 0.0)
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-def test_a_single_stage_has_no_neighbour(stages: int) -> None:
-    with pytest.raises(ValueError, match=f"neighbouring stages.*the student has {stages} stages.*the teacher 4"):
-        KDSVD(sizes_of(FOUR[:stages], FOUR))

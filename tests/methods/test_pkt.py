@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.methods.pkt import EPSILON, PKT, neighbourhood, pkt_loss
-from antishortcut.types import Batch, Features, Shape, Sizes
+from antishortcut.types import Shape, Sizes
+from tests.methods.test_cc import of
+from tests.methods.test_fitnets import numbered
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 
 Rows = list[list[float]]
@@ -83,10 +85,7 @@ def test_cosines_below_minus_one_by_rounding() -> None:
 def test_method_weighs_its_term(weight: float) -> None:
     student, teacher = normal(4, 3), normal(4, 6, seed=1)
     method = PKT(Sizes(5, 100, Shape(3), {"final": Shape(6)}), weight=weight)
-    rows = Batch(torch.zeros(4, 3, 1, 1), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    terms = method.terms(
-        Features(torch.zeros(4, 5), student), {"final": Features(torch.zeros(4, 5), teacher)}, rows, 0.0
-    )
+    terms = method.terms(of(student), {"final": of(teacher)}, numbered(4), 0.0)
     assert list(terms) == ["pkt"]
     close(terms["pkt"] / weight, slow_pkt(student, teacher))
     assert (method.roles, method.taps, method.task_weight) == (("final",), (), 1.0)

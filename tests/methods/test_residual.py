@@ -23,7 +23,8 @@ from antishortcut.training.step import DistillationStep
 from antishortcut.types import Batch, Features
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
-from tests.methods.test_kd import logits_only, numbered, slow_kd
+from tests.methods.test_fitnets import numbered
+from tests.methods.test_kd import logits_only, slow_kd
 from tests.test_subspace import close, normal, seeds, several
 
 SIZES = sizes(8, 8, 100)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from antishortcut.methods.kd import kd_loss
 from antishortcut.methods.reweight import Reweight, failure_weights
-from antishortcut.types import Batch
 from tests.methods.test_asd import double, sizes
 from tests.methods.test_contrast import slow_log_softmax
+from tests.methods.test_fitnets import numbered
 from tests.methods.test_kd import logits_only, slow_kd
 from tests.test_subspace import close, normal, seeds, several
 
@@ -42,8 +42,8 @@ def random_logits(b: int, c: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def terms_of(method: Reweight, student: Tensor, final: Tensor, early: Tensor, label: Tensor) -> dict[str, Tensor]:
-    batch = Batch(torch.zeros(len(label), 3, 1, 1), label, torch.arange(len(label)))
-    return method.terms(logits_only(student), {"final": logits_only(final), "early": logits_only(early)}, batch, 0.0)
+    teachers = {"final": logits_only(final), "early": logits_only(early)}
+    return method.terms(logits_only(student), teachers, numbered(len(label), label), 0.0)
 
 
 @several

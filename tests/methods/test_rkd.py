@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antishortcut.methods.rkd import RKD, angles, distances, offsets, rkd_terms
-from antishortcut.types import Batch, Features, Shape, Sizes
+from antishortcut.types import Shape, Sizes
+from tests.methods.test_cc import of
+from tests.methods.test_fitnets import numbered
 from tests.test_subspace import close, normal, orthonormal, seeds, several
 
 Points = list[list[float]]
@@ -99,10 +101,7 @@ def test_equal_rows_have_no_angles() -> None:
 def test_method_weighs_its_terms() -> None:
     student, teacher = normal(4, 3), normal(4, 6, seed=1)
     method = RKD(Sizes(5, 100, Shape(3), {"final": Shape(6)}), distance=2.0, angle=3.0)
-    rows = Batch(torch.zeros(4, 3, 1, 1), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    terms = method.terms(
-        Features(torch.zeros(4, 5), student), {"final": Features(torch.zeros(4, 5), teacher)}, rows, 0.0
-    )
+    terms = method.terms(of(student), {"final": of(teacher)}, numbered(4), 0.0)
     distance, angle = slow_rkd(student, teacher)
     close(terms["distance"], 2 * distance)
     close(terms["angle"], 3 * angle)

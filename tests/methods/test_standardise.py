@@ -73,12 +73,6 @@ def test_the_three_methods_are_their_losses_of_standardised_logits(b: int, c: in
     close(terms_of("contrast+ls", 5 * student - 2, final, early)["contrast"], contrast, 1e-5)
 
 
-def test_contrast_without_strength_is_kd() -> None:
-    student, final, early = (3 * normal(4, 5, seed=i) for i in range(3))
-    kd = terms_of("kd+ls", student, final, early)["kd"]
-    close(terms_of("contrast+ls", student, final, early, strength=0.0)["contrast"], kd, 1e-6)
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_settings_are_the_published_ones(name: str) -> None:
     options = method_options(name, {})

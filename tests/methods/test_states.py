@@ -40,11 +40,6 @@ def test_snapshots_teach_by_their_mean_logits() -> None:
     assert float(method.terms(student, teachers, ROWS, 0.0)["kd"]) == pytest.approx(expected, abs=1e-10)
 
 
-def test_no_state_is_refused() -> None:
-    with pytest.raises(ValueError, match="names no teacher state"):
-        Snapshot(SIZES, states=" , ")
-
-
 def test_ckptkd_is_kd_from_the_chosen_state_with_its_own_weights() -> None:
     method = CkptKD(SIZES)
     assert (method.roles, method.task_weight) == (("chosen",), 0.5)

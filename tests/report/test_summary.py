@@ -168,17 +168,6 @@ def test_which_set_is_feared(tmp_path: Path, name: str, values: dict[str, float]
     assert ", when the shortcut lies in 20 %." in summarise(tmp_path / "P2")[0]
 
 
-def test_a_teacher_that_guesses(tmp_path: Path) -> None:
-    teacher(tmp_path, iid=0.12)
-    folder = student(tmp_path / "P2" / "kd-s1", "kd", 1, 0.2, teacher=TEACHER, roles={"final": "final"})
-    result = read_json(folder.path / "result.json")
-    write_json(folder.path / "result.json", result | {"classes": list("ABCDEFGHIJ")})
-    assert (
-        "Its teacher is hardly better than chance on ordinary images (10 %): nothing can be handed down."
-        in summarise(tmp_path / "P2")
-    )
-
-
 def test_a_teacher_with_nothing_to_hand_down(tmp_path: Path) -> None:
     teacher(tmp_path, iid=0.97, conflict=0.12)
     folder = scored(tmp_path, "asd", 1, 0.9, 0.3)

@@ -20,7 +20,7 @@ from antishortcut.teachers.trajectory import (
     save_weights,
     snapshot_steps,
 )
-from antishortcut.training.pipeline import Session, distill, rewind, teach
+from antishortcut.training.pipeline import Session, distill, teach
 from tests.conftest import CPU, Refusal, same_weights, tiny_session
 
 Taught = tuple[Recipe, Session, Trajectory]
@@ -171,26 +171,6 @@ def test_a_lost_manifest_is_named(
     assert line.endswith(
         f"{place.name} holds no teacher states; restore manifest.json, or remove that folder and run asd teach again"
     )
-
-
-def test_files_are_named_by_their_state_as_snapshots_names_them(taught: Taught) -> None:
-    trajectory = taught[2]
-    assert {entry["labels"][0]: entry["file"] for entry in trajectory.entries} == {
-        **{label: f"{label}.safetensors" for label in ("2%", "10%", "20%", "30%", "50%", "75%")},
-        "100%": "final.safetensors",
-    }
-    for entry in trajectory.entries:
-        assert (trajectory.folder.snapshots / entry["file"]).is_file()
-
-
-def test_a_rewound_teacher_is_an_early_state(taught: Taught) -> None:
-    recipe, session, _ = taught
-    rewound = rewind(teach(recipe, session), 1, 0.05, session)
-    entries = Trajectory(RunDir(rewound.folder(session.runs))).entries
-    assert [entry["labels"] for entry in entries] == [["100%"]]
-    settings = ["teacher.early=rewind", "teacher.rewind_epochs=1"]
-    run = distill(with_settings(recipe, settings), session, method="asd", seed=1, suite="rewound")
-    assert run.roles == {"final": "final", "early": f"{rewound.hash}/final"}
 
 
 # --- Another early state than the recipe's ---

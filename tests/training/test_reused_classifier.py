@@ -72,6 +72,7 @@ def test_the_saved_network_is_whole_and_scores_as_in_training(taught: Taught, st
     assert_reused(student, session)
     network = opened(student)
     assert isinstance(network.body, ReusedClassifier)
+    assert [path for path, module in network.named_modules() if isinstance(module, nn.Linear)] == ["body.head"]
     assert result["parameters"] == sum(p.numel() for p in network.parameters())
     assert not student.method.exists()  # the projector is the student's
     sets = session.sets(student.read()[0].data)
@@ -284,10 +285,3 @@ def test_two_processes_train_and_resume(tmp_path: Path, tiny: Path) -> None:
     assert same_weights(
         tmp_path / "whole" / "tiny" / "simkd-s1" / "student.safetensors", folder / "student.safetensors"
     )
-
-
-def test_no_own_classifier_is_left(student: RunDir) -> None:
-    network = opened(student)
-    assert isinstance(network.body, ReusedClassifier)
-    heads = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
-    assert heads == ["body.head"]

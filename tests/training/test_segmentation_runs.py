@@ -71,18 +71,8 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Session]:
 
 
 REFUSED = {
-    "byot",
-    "ckptkd",
-    "crd",
-    "crd+kd",
-    "crd-queue",
-    "dfr+kd",
-    "groupdro+kd",
-    "mlld",
-    "mlld+ls",
-    "simkd",
-    "transplant",
-}
+    "byot", "ckptkd", "crd", "crd+kd", "crd-queue", "dfr+kd", "groupdro+kd", "mlld", "mlld+ls", "simkd", "transplant",
+}  # fmt: skip
 
 
 def test_the_docs_name_the_refused_methods() -> None:

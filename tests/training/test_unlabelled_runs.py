@@ -220,25 +220,18 @@ NEEDS_CLASSES = ("dkd", "dkd+ls", "crd", "crd+kd", "crd-queue", "jtt+kd", "lff+k
 FROM_LABELS = ("ce",)
 GROUPS = ("groupdro+kd", "dfr+kd")
 WITHOUT_LOGITS = (
-    "rkd",
-    "pkt",
-    "sp",
-    "cc",
-    "fitnets",
-    "at",
-    "vid",
-    "nst",
-    "kdsvd",
-    "ab",
-    "fsp",
-    "ft",
-    "ofd",
-    "reviewkd",
-)
+    "rkd", "pkt", "sp", "cc", "fitnets", "at", "vid", "nst", "kdsvd", "ab", "fsp", "ft", "ofd", "reviewkd",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """A session that only says whether a run can work: the images are read once."""
+    return Session(tmp_path_factory.mktemp("asked") / "runs", execution=CPU, quiet=True)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_works_without_labels_or_says_why_not(place: Path, session: Session, method: str) -> None:
+def test_every_method_works_without_labels_or_says_why_not(place: Path, asked: Session, method: str) -> None:
     recipe = recipe_for(place, "student.name=cnn-4-16")
     reasons = dict.fromkeys(NEEDS_CLASSES, "goes by the class of every image")
     reasons |= dict.fromkeys(FROM_LABELS, "learns from labels alone") | dict.fromkeys(GROUPS, "needs groups")
@@ -250,10 +243,10 @@ def test_every_method_works_without_labels_or_says_why_not(place: Path, session:
         each = with_settings(each, ["epochs=50"])  # longer than any initial phase
         if method in known:
             with pytest.raises(UserError, match=known[method]):
-                feasible(each, session, method)
+                feasible(each, asked, method)
         elif method not in ("afdcd", "ufd", "snapshot"):  # of which states and stages are another matter
-            feasible(each, session, method)
-    assert not session.runs.exists() or not list(session.runs.iterdir())
+            feasible(each, asked, method)
+    assert not asked.runs.exists() or not list(asked.runs.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -271,11 +264,9 @@ def test_every_method_works_without_labels_or_says_why_not(place: Path, session:
         (["student.name=dense-4"], "kd", "the student network gives maps"),
     ],
 )
-def test_what_cannot_work_is_one_line(
-    place: Path, session: Session, settings: list[str], method: str, says: str
-) -> None:
+def test_what_cannot_work_is_one_line(place: Path, asked: Session, settings: list[str], method: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        feasible(recipe_for(place, *settings), session, method)
+        feasible(recipe_for(place, *settings), asked, method)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -314,19 +305,8 @@ def test_an_embedding_is_distilled_into_a_student_without_a_classifier(
     """The whole story in one command: your own backbone, its own weights, cosine, neighbours and probe, export."""
     (here / "own_backbone.py").write_text(BACKBONE)
     words: tuple[Any, ...] = ("distill", "--data", place / "more", "--unlabelled")
-    words += ("--teacher", "own_backbone:backbone")
-    words += (
-        "--student",
-        "cnn-4-16",
-        "--epochs",
-        15,
-        "--suite",
-        "s",
-        "--set",
-        "data.image_size=16",
-        "--set",
-        "optim.lr=0.01",
-    )
+    words += ("--teacher", "own_backbone:backbone", "--student", "cnn-4-16", "--epochs", 15, "--suite", "s")
+    words += ("--set", "data.image_size=16", "--set", "optim.lr=0.01")
     out, err, code = ended(*words, "--method", "features", "--json")
     assert code == 0, err
     assert "no labels, 54 images to train on, 6 held out" in err
