@@ -90,7 +90,7 @@ class SharedTeachers(Session):
     def _fit(self, run: Run) -> dict[str, Any]:
         place = run.folder(self.runs)
         key = json.dumps([run.model_dump(mode="json"), self.execution.model_dump(mode="json")])
-        as_always = (trainer.lr_at, trainer.Trainer._train_step) == ALWAYS
+        as_always = (vars(trainer)["lr_at"], trainer.Trainer._train_step) == ALWAYS
         if run.kind != "teach" or run.data.name != "cues" or place.exists() or not as_always:
             return super()._fit(run)
         if key in self.taught:
