@@ -124,6 +124,8 @@ def write_pages(runs: Path, to: Path) -> None:
     """The tables of every bed that was run, below `to`, and what joins them between the marks of the pages above."""
     for group, all_beds in GROUPS.items():
         beds = {bed: (suite, columns) for bed, (suite, columns) in all_beds.items() if (runs / suite).is_dir()}
+        if not beds:
+            continue
         (to / group).mkdir(exist_ok=True)
         for bed, (suite, columns) in beds.items():
             write_markdown(

@@ -18,6 +18,7 @@ from antishortcut.config.recipe import ModelSettings, OptimSettings
 from antishortcut.errors import UserError
 from antishortcut.report import build, make_report
 from antishortcut.report.collect import collect
+from antishortcut.report.model_cost import size_table
 from antishortcut.report.notes import teacher_notes, warnings
 from antishortcut.report.stats import paired
 from antishortcut.report.table import ResultTable
@@ -248,6 +249,19 @@ def test_sizes_fit_a_terminal(tmp_path: Path) -> None:
         assert sum(max(map(len, column)) + 3 for column in columns) < width
     assert sizes.head[0] == "network"
     assert sizes.rows[0][2] == "574,374"
+
+
+def test_a_teacher_for_every_seed_is_one_row_of_sizes(tmp_path: Path) -> None:
+    for seed, teacher in ((1, TEACHER), (2, TEACHER[::-1])):
+        teacher_run(tmp_path / "teachers" / teacher)
+        folder = student(tmp_path / "P2" / f"kd-s{seed}", "kd", seed, 0.5, teacher=teacher)
+        score(folder, "cost", {"parameters": 100, "teacher_parameters": 900, "ms": 2.0, "teacher_ms": 6.0})
+    rows = size_table(collect(tmp_path / "P2"))
+    assert rows is not None
+    assert [(row.network, row.role, row.runs) for row in rows.rows] == [
+        ("cnn-32-64", "teacher", 2),
+        ("cnn-8-64", "student", 2),
+    ]
 
 
 @pytest.mark.parametrize(("methods", "sets", "count"), [(4, 9, 2), (20, 2, 1), (1, 1, 1)])

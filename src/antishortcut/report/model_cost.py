@@ -65,20 +65,19 @@ class SizeTable:
 
 
 def size_table(runs: Collected) -> SizeTable | None:
-    """Each teacher before its students; None where nothing is known."""
+    """Each teacher's network before those of its students; None where nothing is known."""
     students = [student for student in runs.students if student.cost or student.parameters is not None]
-    machines = {one.run.teacher: one.machine for one in reversed(students) if one.machine}
-    groups: dict[
-        tuple[str | None, str | None], dict[str, list[StudentRun]]
-    ] = {}  # teacher, machine → network → students
-    for one in students:  # those not measured stand with those that are
-        machine = one.machine or machines.get(one.run.teacher)
-        groups.setdefault((one.run.teacher, machine), {}).setdefault(one.network, []).append(one)
+    teachers = {hash_: teacher.network for hash_, teacher in runs.teacher_runs.items()}
+    named = [(teachers.get(one.run.teacher or "", str(one.run.teacher)), one) for one in students]
+    machines = {teacher: one.machine for teacher, one in reversed(named) if one.machine}
+    groups: dict[tuple[str, str | None], dict[str, list[StudentRun]]] = {}  # teacher, machine → network → students
+    for teacher, one in named:  # those not measured stand with those that are
+        machine = one.machine or machines.get(teacher)
+        groups.setdefault((teacher, machine), {}).setdefault(one.network, []).append(one)
     rows: list[SizeRow] = []
-    for (hash_, machine), networks in groups.items():
-        teacher = runs.teacher_runs.get(hash_ or "")
+    for (teacher, machine), networks in groups.items():
         everyone = [one for group in networks.values() for one in group]
-        base = _row(teacher.network if teacher else str(hash_), "teacher", machine, everyone, teacher, None)
+        base = _row(teacher, "teacher", machine, everyone, runs.teacher_runs.get(everyone[0].run.teacher or ""), None)
         rows += [base] if base.parameters is not None else []
         rows += [_row(name, "student", machine, group, group[0], base.parameters) for name, group in networks.items()]
     return SizeTable(rows) if rows else None
