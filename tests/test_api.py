@@ -233,7 +233,7 @@ def test_modules_teach_and_learn(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert any(not torch.equal(before[key], weights[f"network.body.module.{key}"]) for key in before)
     assert distill(student=seeded(DictNet, 3, width=4), **words).path == student.path  # the same weights: the same run
     assert distill(student=seeded(DictNet, 4, width=4), **words).path != student.path
-    monkeypatch.setattr("antishortcut.models.live._objects", {})  # as in another session
+    monkeypatch.setattr("antishortcut.models.user_models._objects", {})  # as in another session
     with pytest.raises(UserError, match="was a Python object, which is not here: give it again"):
         _ = Student(student.path).model
     reopened = Student(student.path, student=DictNet(width=4), teacher=teacher)
