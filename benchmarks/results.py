@@ -120,10 +120,14 @@ def fill(page: Path, name: str, text: str) -> None:
     page.write_text(f"{before}{mark}{text}\n{rest[rest.index('<!-- end -->') :]}")
 
 
+def was_run(suite: Path) -> bool:
+    return any(suite.glob("*/result.json"))
+
+
 def write_pages(runs: Path, to: Path) -> None:
     """The tables of every bed that was run, below `to`, and what joins them between the marks of the pages above."""
     for group, all_beds in GROUPS.items():
-        beds = {bed: (suite, columns) for bed, (suite, columns) in all_beds.items() if (runs / suite).is_dir()}
+        beds = {bed: (suite, columns) for bed, (suite, columns) in all_beds.items() if was_run(runs / suite)}
         if not beds:
             continue
         (to / group).mkdir(exist_ok=True)
@@ -133,7 +137,7 @@ def write_pages(runs: Path, to: Path) -> None:
             )
         fill(to / f"{group}.md", "gains", gains_tables(runs, beds))
     for suite, page in ALONE.items():
-        if not (runs / suite).is_dir():
+        if not was_run(runs / suite):
             continue
         table = ResultTable(collect(runs / suite)).select(f"{IID},{CONFLICT},{RANDOM}")
         fill(to / f"{page}.md", suite, first_table(table))
