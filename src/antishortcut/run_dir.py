@@ -186,8 +186,9 @@ class RunDir:
         """A file of weights, the student's or its method's, if it is still the one that was saved."""
         path = path or self.student
         sums = self.result().get("sha256") if self.finished else None
-        if isinstance(sums, dict) and path.is_file() and sums.get(path.name) != sha256(path):
-            raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
+        if isinstance(sums, dict) and sums.get(path.name) != (sha256(path) if path.is_file() else None):
+            problem = "damaged (not what was saved)" if path.is_file() else "missing"
+            raise UserError(f"{path}: {problem}; restore it or remove {self.path}")
         return path
 
     def log(self, row: dict[str, Any]) -> None:
