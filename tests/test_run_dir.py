@@ -160,7 +160,7 @@ def test_a_run_with_edited_settings_is_not_copied(tmp_path: Path, run: Run) -> N
 
 
 @pytest.mark.parametrize("name", ["student", "method"])
-def test_changed_weights_are_refused(tmp_path: Path, name: str) -> None:
+def test_changed_or_lost_weights_are_refused(tmp_path: Path, name: str) -> None:
     folder = RunDir(tmp_path)
     path = tmp_path / f"{name}.safetensors"
     path.write_bytes(b"weights")
@@ -168,4 +168,7 @@ def test_changed_weights_are_refused(tmp_path: Path, name: str) -> None:
     assert folder.weights(path) == path
     path.write_bytes(b"weighty")
     with pytest.raises(UserError, match=rf"{name}.safetensors: damaged"):
+        folder.weights(path)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name}.safetensors: missing"):
         folder.weights(path)

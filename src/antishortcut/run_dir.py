@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from antishortcut.config.recipe import SCHEMA, Run, Settings
-from antishortcut.errors import UserError
+from antishortcut.errors import UserError, of_disk
 from antishortcut.fileio import atomic_write, content, near_folder, refuse_links, remove_leftovers, sha256, text
 
 
@@ -186,8 +186,9 @@ class RunDir:
         """A file of weights, the student's or its method's, if it is still the one that was saved."""
         path = path or self.student
         sums = self.result().get("sha256") if self.finished else None
-        if isinstance(sums, dict) and path.is_file() and sums.get(path.name) != sha256(path):
-            raise UserError(f"{path}: damaged (not what was saved); restore it or remove {self.path}")
+        if isinstance(sums, dict) and sums.get(path.name) != (sha256(path) if path.is_file() else None):
+            problem = "damaged (not what was saved)" if path.is_file() else "missing"
+            raise UserError(f"{path}: {problem}; restore it or remove {self.path}")
         return path
 
     def log(self, row: dict[str, Any]) -> None:
@@ -255,9 +256,18 @@ class RunDir:
             refuse_links(self.path, *(str(path.relative_to(self.path)) for path in self.path.rglob("*")))
             if not (self.path / "run.json").exists():  # else another process was first
                 write_json(self.path / "run.json", saved | {"sum": _sum(saved)})
-                shutil.copytree(twin.path, self.path, ignore=shutil.ignore_patterns(*aside), dirs_exist_ok=True)
+                left = shutil.ignore_patterns(*aside)
+                shutil.copytree(twin.path, self.path, ignore=left, copy_function=_copy, dirs_exist_ok=True)
                 source = f"{twin.path.parent.name}/{twin.path.name}"
                 write_json(self.path / "result.json", twin.result() | {"copy_of": source})
+
+
+def _copy(source: str, target: str) -> None:
+    """Of a tree's files the first that fails ends the copying; copytree lists all that do, with both paths."""
+    try:
+        shutil.copy2(source, target)
+    except OSError as error:
+        raise UserError(of_disk(OSError(error.errno, error.strerror, target))) from None
 
 
 def _primary_metric(result: Mapping[str, Any]) -> str:

@@ -103,9 +103,13 @@ def test_a_teacher_has_scores_maps_and_probes_of_its_own_but_no_mechanism(
 
 def test_other_widths_are_compared_through_maps(recipe: Recipe, session: Session, context: EvalContext) -> None:
     narrow = recipe.model_copy(update={"student": recipe.student.model_copy(update={"name": "cnn-2-8"})})
-    run = distill(narrow, session, method="asd", seed=1, suite="s")
-    scores = evaluate(RunDir(run.folder(session.runs)), context, ["mechanism"])
+    folder = RunDir(distill(narrow, session, method="asd", seed=1, suite="s").folder(session.runs))
+    scores = evaluate(folder, context, ["mechanism"])
     assert set(scores["mechanism"]["values"]) == {"aligned", "projector"}
+    (folder.path / "scores/mechanism.json").unlink()
+    folder.method.unlink()  # without it, it could not be compared through the projector
+    with pytest.raises(UserError, match=r"method\.safetensors: missing"):
+        evaluate(folder, context, ["mechanism"])
 
 
 def test_errors(folder: RunDir, context: EvalContext, recipe: Recipe, session: Session) -> None:

@@ -243,6 +243,12 @@ def test_an_error_in_the_process_of_a_run_is_returned(tmp_path: Path) -> None:
     assert "nowhere" in Command(place, load_recipe("P2")).result()["error"]
 
 
+def test_a_run_imports_nothing_of_the_current_folder_by_chance(tmp_path: Path) -> None:
+    place = Place(tmp_path / "runs", tmp_path / "nowhere", execution=Execution(accelerator="cpu"))
+    (tmp_path / "copy.py").write_text("raise SystemExit('not of the standard library')")
+    assert "nowhere" in Command(place, load_recipe("P2"), directory=tmp_path).result()["error"]
+
+
 def test_runs_do_not_inherit_ranks_and_share_gpus(tmp_path: Path) -> None:
     environ = {"PATH": "here", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4", "CUDA_VISIBLE_DEVICES": "0"}
     assert without_ranks(environ) == {"PATH": "here", "CUDA_VISIBLE_DEVICES": "0"}

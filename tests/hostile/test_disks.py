@@ -26,6 +26,7 @@ from antishortcut.evaluation.context import Score
 from antishortcut.experiments.worker import guarded
 from antishortcut.fileio import atomic_write
 from antishortcut.report import build
+from antishortcut.run_dir import RunDir
 from tests.browser.fake_runs import student
 from tests.conftest import Refusal, invoke
 
@@ -76,6 +77,14 @@ def test_a_full_disk_is_named(disk: Path) -> None:
     with pytest.raises(OSError, match=named), atomic_write(disk / "new.json") as file:
         file.write(bytes(100_000))
     assert [path.name for path in disk.iterdir()] == ["rest"]
+
+
+def test_a_finished_run_that_is_copied_to_a_full_disk_is_one_line(disk: Path, tmp_path: Path) -> None:
+    twin = student(tmp_path / "a" / "kd-s1", "kd", 1, 0.5)
+    for path in (twin.student, twin.method):
+        path.write_bytes(bytes(100_000))
+    with pytest.raises(UserError, match=r"\A.*/disk/kd-s1/\S*: No space left on device; make room [^/]*\Z"):
+        RunDir(disk / "kd-s1").copy_of(twin, twin.read()[0])
 
 
 def test_init_on_a_full_disk_leaves_nothing(disk: Path, refusal: Refusal) -> None:

@@ -159,7 +159,7 @@ class EvaluatedRun:
 
     def trained_method(self) -> nn.Module | None:
         """The run's method with its trained weights, in evaluation mode; None if it has none."""
-        run, sets, path = self.run, self.context.sets, self.folder.method
+        run, sets, path = self.run, self.context.sets, self.folder.weights(self.folder.method)
         if not path.exists():
             return None
         teachers = Teachers(run, self.context.runs, len(sets.classes), sets.image_size)
@@ -167,7 +167,7 @@ class EvaluatedRun:
         task, student = build_task(sets, **run.task.model_dump()), feature_shapes(self.network, sets.image_size)
         sizes = method_sizes(task, sets, student, shapes)
         method = build_method(run.method, sizes, run.options)
-        load_checked(method, read_weights(self.folder.weights(path)), path)
+        load_checked(method, read_weights(path), path)
         return method.eval()
 
     def predict(self, networks: Mapping[str, Network], images: AnySet) -> Iterator[tuple[dict[str, Features], Batch]]:

@@ -173,7 +173,7 @@ def _gradient(name: str, image: Tensor, dtype: torch.dtype | None) -> dict[str, 
 
 def _asd(folder: Path, *words: str) -> subprocess.Popen[str]:
     settings = [word for text in SETTINGS for word in ("--set", text)]
-    command = [sys.executable, "-m", "antishortcut", "distill", "cues", *settings, "--runs", str(folder), *words]
+    command = [sys.executable, "-P", "-m", "antishortcut", "distill", "cues", *settings, "--runs", str(folder), *words]
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Item = Recipe | Job  # a teacher to train, by its recipe, or a student
 Result = dict[str, Any]  # "run", "score" and "seconds"; or "error", perhaps with "busy"; or "stopped"
 GRACE = 60.0  # seconds to save a checkpoint in
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # -m would look for every module, of Python itself too, in the current folder first
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -68,7 +69,7 @@ class Command:
         """directory: where to run if it exists, since a recipe may name files relative to it."""
         self.gpus, self._folder = gpus, tempfile.TemporaryDirectory(prefix="asd-")
         (Path(self._folder.name) / "work.json").write_bytes(WORK.dump_json((place, item, os.getpid())))
-        env = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
+        env = without_ranks(os.environ) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}) | SAFE_PATH
         command = [sys.executable, "-m", "antishortcut.experiments.worker", self._folder.name]
         cwd = directory if directory is not None and directory.is_dir() else None
         self.process = subprocess.Popen(command, env=env, cwd=cwd, stdout=subprocess.DEVNULL, start_new_session=True)
