@@ -140,6 +140,10 @@ def test_what_cannot_be_loaded_is_one_line(student: RunDir, tmp_path: Path) -> N
         antishortcut.load(place, "15%")
     with pytest.raises(UserError, match="holds the format torch, which its own library reads"):
         antishortcut.load(export(student, "torch", None, out=tmp_path / "t").place)
+    lost = Path(shutil.copytree(place, tmp_path / "lost"))
+    (lost / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no weights at .*lost/model\.safetensors"):
+        antishortcut.load(lost)
     known = json.loads((place / "export.json").read_text())
     for change, message in (
         ({"model": "missing_nets:make"}, "cannot import 'missing_nets' for missing_nets:make"),

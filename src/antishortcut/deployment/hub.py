@@ -21,7 +21,7 @@ from antishortcut.teachers.trajectory import build_model
 
 WEIGHTS = "model.safetensors"
 REMOTE = "hf://"  # before the owner and name of a model on the Hub
-LOADED = "hub-folder, safetensors and timm"  # the formats that `load` reads
+LOADED = ("hub-folder", "safetensors", "timm")  # the formats that `load` reads
 
 
 class LoadedModel(ExportModule):
@@ -74,8 +74,8 @@ def _from_export(place: Path) -> tuple[Network, Sequence[str], int, int, int]:
         settings = None if classifier is None else ClassifierSettings.from_json(classifier)
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # pydantic's among them
         raise damaged(path, type(error).__name__) from None
-    if not (place / WEIGHTS).exists():
-        raise UserError(f"{place} holds the format {form}, which its own library reads; load() reads {LOADED}")
+    if form not in LOADED:
+        raise UserError(f"{place} holds the format {form}, which its own library reads, not load()")
     network = build_model(model, classes, side)
     if settings is not None:
         network = reuse_classifier(network, classes, settings)
