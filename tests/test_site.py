@@ -170,21 +170,20 @@ def test_scores_in_short_are_those_of_the_pages_of_results() -> None:
     )
     text = re.sub(r"^```.*?^```\n|`[^`\n]*`", "", (DOCS / "choose.md").read_text(encoding="utf-8"), flags=re.M | re.S)
     numbers = set(re.findall(r"\b\d\.\d+", text.replace("Apache-2.0", "")))
-    assert len(numbers) > 4
+    assert numbers
     assert {number for number in numbers if number not in measured} == set()
 
 
 def test_rows_of_the_readme_are_those_of_the_tables_that_the_report_made() -> None:
     rows = {
-        "`ce`": "ce",
-        "`kd`": "kd",
-        "`asd`": "asd",
-        "recommended": "contrast+hint",
-        "no early": "contrast+hint-weak",
+        "`ce`": ("desk/desk-cues.md", "ce"),
+        "`kd`": ("desk/desk-cues.md", "kd"),
+        "`asd`": ("desk/desk-cues.md", "asd"),
+        "recommended": ("shortcuts/cues.md", "contrast+hint"),
+        "no early": ("shortcuts/weak.md", "contrast+hint-weak"),
     }
     shown = dict(re.findall(r"^\| student, (.*?) \|(.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
-    for word, method in rows.items():
-        table = "shortcuts/weak.md" if "hint" in method else "desk/desk-cues.md"
+    for word, (table, method) in rows.items():
         (found,) = [scores for name, scores in shown.items() if word in name]
         made = re.search(
             rf"^\| {re.escape(method)} \| 5 \|(.*)$", (DOCS / "results" / table).read_text(encoding="utf-8"), re.M
